@@ -1,0 +1,210 @@
+//! Readers of accounts: each turns what a site has into a [`Model`].
+
+mod accounts;
+mod dump;
+pub(crate) mod fields;
+pub(crate) mod node;
+mod schema;
+mod write;
+
+use std::future::{Future, ready};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use spur_sdk::fs::{FileError, read_text};
+use spur_sdk::{Classify, ErrorKind};
+
+use crate::model::{Completeness, Model};
+
+pub use dump::dump_keys;
+pub use schema::{accounts_schema, policy_schema};
+pub use write::{to_accounts_toml, to_dump};
+
+/// The largest file that is read, in bytes. A dump of 100 000 accounts with ten users each has 200 MB.
+const MAX_FILE: u64 = 1 << 30;
+
+/// Where accounts come from. A host implements it over its own store.
+pub trait Source: Send + Sync {
+    /// What the source is called in messages, such as a path.
+    fn name(&self) -> String;
+
+    /// Reads everything anew.
+    ///
+    /// What concerns single accounts and cannot be understood belongs into [`Model::problems`], so that it
+    /// stops those alone. [`Completeness::Full`] is said only of a source that was read to its end.
+    ///
+    /// # Errors
+    /// [`SourceError`] when nothing can be said about any account.
+    fn read(&self) -> impl Future<Output = Result<Model, SourceError>> + Send;
+}
+
+/// A source could not be read at all.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SourceError {
+    /// The file cannot be read.
+    #[error("read accounts")]
+    File(#[from] FileError),
+    /// The text is no TOML or YAML.
+    #[error("{file}:{line}: {message}")]
+    Syntax {
+        /// The file.
+        file: String,
+        /// The line, from 1.
+        line: u32,
+        /// What is wrong.
+        message: String,
+    },
+    /// A host's own store cannot be read.
+    #[error("read accounts from {store}")]
+    Store {
+        /// What the store is called.
+        store: String,
+        /// Its error.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+impl Classify for SourceError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::File(error) => error.kind(),
+            Self::Syntax { .. } => ErrorKind::Invalid,
+            Self::Store { .. } => ErrorKind::Unavailable,
+        }
+    }
+}
+
+/// The format of a file of accounts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Format {
+    /// Our own file as TOML.
+    Toml,
+    /// Our own file as YAML.
+    Yaml,
+    /// What `sacctmgr dump` writes.
+    Dump,
+}
+
+impl Format {
+    /// Tells the format by the content.
+    #[must_use]
+    pub fn detect(text: &str) -> Self {
+        let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let first = lines.next().unwrap_or("");
+        if dump::is_dump_line(first) {
+            return Self::Dump;
+        }
+        // `key: value`, `- item` or `---` is YAML; `[[table]]` or `key = value` is TOML, also with a quoted key.
+        let mut quote = None;
+        let separator = first.chars().find(|c| {
+            let outside = quote.is_none();
+            match quote {
+                Some(open) if open == *c => quote = None,
+                None if matches!(c, '\'' | '"') => quote = Some(*c),
+                _ => {}
+            }
+            outside && matches!(c, '=' | ':')
+        });
+        let toml = first.starts_with('[') || separator == Some('=');
+        if toml || first.is_empty() { Self::Toml } else { Self::Yaml }
+    }
+}
+
+/// How a text is to be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct ReadOptions {
+    /// The format; `None` is told by the content.
+    pub format: Option<Format>,
+    /// The caller vouches that a dump is whole. It cannot be seen: a cut file parses.
+    pub complete: bool,
+}
+
+impl ReadOptions {
+    /// Sets the format.
+    #[must_use]
+    pub fn format(mut self, format: Option<Format>) -> Self {
+        self.format = format;
+        self
+    }
+
+    /// Vouches that a dump is whole.
+    #[must_use]
+    pub fn complete(mut self, complete: bool) -> Self {
+        self.complete = complete;
+        self
+    }
+}
+
+/// Reads a text. `name` is what messages call it.
+///
+/// A file of our own counts as read in full, a dump only if the options vouch for it, and neither when it
+/// holds no account or an entry whose name cannot be read.
+///
+/// # Errors
+/// [`SourceError::Syntax`] for TOML and YAML. A dump has no syntax that could fail as a whole; what is wrong
+/// in it is among the model's problems.
+pub fn read(text: &str, name: &str, options: ReadOptions) -> Result<Model, SourceError> {
+    let file: Arc<str> = Arc::from(name);
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let tree = match options.format.unwrap_or_else(|| Format::detect(text)) {
+        Format::Toml => node::parse_toml(text),
+        Format::Yaml => node::parse_yaml(text),
+        Format::Dump => {
+            let mut model = dump::read(text, &file);
+            model.completeness = settle(&model, options.complete);
+            return Ok(model);
+        }
+    };
+    let tree = tree.map_err(|error| SourceError::Syntax {
+        file: name.to_owned(),
+        line: error.line,
+        message: error.message,
+    })?;
+    let (mut model, understood) = accounts::read(&tree, &file);
+    // A file that ends in the middle of a line may have been cut, and what follows may be missing.
+    model.completeness = settle(&model, understood && text.ends_with('\n'));
+    Ok(model)
+}
+
+fn settle(model: &Model, vouched: bool) -> Completeness {
+    let stopped = model.problems.iter().any(|problem| problem.subject == crate::model::Subject::Source);
+    if vouched && !stopped && !model.accounts.is_empty() { Completeness::Full } else { Completeness::Partial }
+}
+
+/// A file of accounts.
+#[derive(Debug, Clone)]
+pub struct FileSource {
+    path: PathBuf,
+    options: ReadOptions,
+}
+
+impl FileSource {
+    /// The file at `path`.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>, options: ReadOptions) -> Self {
+        Self { path: path.into(), options }
+    }
+
+    /// The path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Source for FileSource {
+    fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn read(&self) -> impl Future<Output = Result<Model, SourceError>> + Send {
+        let model = read_text(&self.path, MAX_FILE)
+            .map_err(SourceError::from)
+            .and_then(|text| read(&text, &self.name(), self.options));
+        ready(model)
+    }
+}
