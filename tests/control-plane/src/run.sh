@@ -1,0 +1,3 @@
+# Becomes a program of the control plane, after writing down its process id. Arguments: FILE PROGRAM ARGUMENT...
+# Fails when the folder of FILE has been removed or renamed, as the end of a control plane does first.
+echo $$ >"$1.new" && mv "$1.new" "$1" && shift && exec "$@"
