@@ -9,7 +9,7 @@
 //! needed.
 
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
@@ -185,7 +185,14 @@ async fn attempt(client: &Client, namespace: &str, cpu: &str, allowed: bool) -> 
         }] },
     }))?;
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    match pods.create(&PostParams::default(), &pod).await {
+    let mut answer = pods.create(&PostParams::default(), &pod).await;
+    // The API server takes a RoleBinding in a moment after it is written.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while allowed && answer.is_err() && Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        answer = pods.create(&PostParams::default(), &pod).await;
+    }
+    match answer {
         Ok(_) if allowed => say(&format!("a pod of {cpu} cores in {namespace}: created")),
         Err(Error::Api(status)) if !allowed && status.code == 403 => {
             say(&format!("a pod of {cpu} cores in {namespace}: refused\n    {}", status.message));

@@ -126,7 +126,15 @@ async fn identities_have_the_rights_that_rbac_gives_them() -> Result<()> {
     assert!(groups.iter().all(|group| seen.iter().any(|seen| seen == group)), "{seen:?}");
 
     let list = ListParams::default();
-    Api::<ConfigMap>::namespaced(alice.clone(), "tenant").list(&list).await.context("an editor may read")?;
+    let maps = Api::<ConfigMap>::namespaced(alice.clone(), "tenant");
+    // The role is aggregated by the controller manager, and the API server takes a binding in after it is written.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while let Err(error) = maps.list(&list).await {
+        if Instant::now() > deadline {
+            return Err(error).context("an editor may read");
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
     for (client, whose) in [
         (alice.clone(), "an editor of another namespace"),
         (control_plane.client_for("mallory", &[]).await?, "an unknown user"),

@@ -1,7 +1,11 @@
 //! A site for tests: a real control plane with a projection applied to it.
 
+use std::time::{Duration, Instant};
+
 use anyhow::{Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
+use kube::api::{Api, ListParams};
 use spur_sdk::Deadlines;
 use spur_sdk_quota::cluster::{ApplyOptions, ApplyReport, Plan, PlanOptions, apply, observe, plan};
 use spur_sdk_quota::k8s::KubeApi;
@@ -77,12 +81,35 @@ impl Site {
         names::NAMESPACES.map(account)
     }
 
-    /// A user, by a token of the ServiceAccount in `spur-users`.
+    /// A user, by a token of the ServiceAccount in `spur-users`, who is let into all accounts of theirs.
     ///
     /// # Errors
     /// No token was to be had.
     pub async fn member(&self, user: &str) -> Result<Client> {
-        member(&self.control_plane, user).await
+        let client = member(&self.control_plane, user).await?;
+        let accounts = self.projection.accounts.iter();
+        for account in accounts.filter(|account| account.members.iter().any(|member| member.as_str() == user))
+        {
+            let pods: Api<Pod> = Api::namespaced(client.clone(), &account.namespace);
+            eventually(|| async { Ok(pods.list(&ListParams::default()).await?) }).await?;
+        }
+        Ok(client)
+    }
+}
+
+/// Tries until it goes well, for 20 s at most: the API server takes in roles and bindings a moment after they are
+/// written.
+///
+/// # Errors
+/// The last failure.
+pub async fn eventually<T, F: Future<Output = Result<T>>>(mut attempt: impl FnMut() -> F) -> Result<T> {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        match attempt().await {
+            Err(error) if Instant::now() > deadline => return Err(error),
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+            done => return done,
+        }
     }
 }
 

@@ -24,7 +24,7 @@ use spur_sdk_quota::cluster::{AccountOutcome, ApplyOptions, PlanOptions, apply, 
 use spur_sdk_quota::k8s::KubeApi;
 use spur_sdk_quota::source::{Format, ReadOptions, read};
 use spur_sdk_quota::{Model, Policy, QuotaProjector};
-use spur_system_tests::{applied, member, model, planned};
+use spur_system_tests::{applied, eventually, member, model, planned};
 use spur_test_control_plane::{Component, ControlPlane};
 
 const ACCOUNTS: &str = include_str!("../../../examples/accounts.toml");
@@ -125,7 +125,10 @@ async fn members_are_let_in(control_plane: &ControlPlane) -> Result<()> {
             Err(error) => Err((0, error.to_string())),
         }
     };
-    create("spur-acct-optics", "1").await.unwrap();
+    eventually(|| async {
+        create("spur-acct-optics", "1").await.map_err(|(_, message)| anyhow::anyhow!(message))
+    })
+    .await?;
     let (code, message) = create("spur-acct-optics", "64").await.unwrap_err();
     assert!(code == 403 && message.contains("exceeded quota: spur-quota"), "{message}");
     let (code, message) = create("spur-acct-chemistry", "1").await.unwrap_err();
@@ -399,7 +402,7 @@ async fn access_is_taken_away_though_the_guard_cannot_be_written(
         { "kind": "Group", "apiGroup": "rbac.authorization.k8s.io", "name": "system:authenticated" },
     ] });
     edit(&bindings, "spur-members", subjects).await?;
-    let (_, report) = applied(&narrow, model, policy).await?;
+    let (_, report) = eventually(|| applied(&narrow, model, policy)).await?;
     assert_eq!(report.shared.len(), 1, "{report:#?}");
     let members = async || -> Result<Vec<String>> {
         let subjects = bindings.get("spur-members").await?.subjects.unwrap_or_default();

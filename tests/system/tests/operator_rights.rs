@@ -8,7 +8,7 @@ use k8s_openapi::api::rbac::v1::RoleBinding;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 use spur_sdk_quota::Policy;
-use spur_system_tests::{applied, model, planned};
+use spur_system_tests::{applied, eventually, model, planned};
 use spur_test_control_plane::ControlPlane;
 use tokio::io::AsyncWriteExt;
 
@@ -52,7 +52,7 @@ async fn the_rights_in_the_book_are_enough() -> Result<()> {
         [[user]]\nname = \"v\"\naccounts = [\"a\", \"b\"]\n";
     let second = model(second)?;
     let fewer = Policy::read("[guard.rules]\nexternal_ips = false\n", "p")?;
-    let (_, report) = applied(&operator, &second, &fewer).await?;
+    let (_, report) = eventually(|| applied(&operator, &second, &fewer)).await?;
     ensure!(report.is_complete(), "{report:#?}");
 
     // What takes deleting: a quota with other scopes, a binding of another role. And foreign fields.
