@@ -49,7 +49,7 @@ pub(super) fn association_keys() -> Vec<Key> {
     use CountLimit as C;
     use Target::{Count, OneTres};
     use TresLimit as T;
-    vec![
+    let mut keys = vec![
         key("AdminLevel", 2, Target::AdminLevel),
         key("Comment", 3, Target::Comment),
         key("Coordinator", 2, Target::Coordinator),
@@ -65,18 +65,9 @@ pub(super) fn association_keys() -> Vec<Key> {
         key("Flags", 2, Target::Ignored("flags of the cluster or association concern Slurm's own daemons")),
         key("Fairshare", 1, Target::Fairshare),
         key("Shares", 1, Target::Fairshare),
-        key("GrpCPUMins", 7, OneTres(T::GrpTresMins, Tres::Cpu)),
-        key("GrpCPURunMins", 7, OneTres(T::GrpTresRunMins, Tres::Cpu)),
-        key("GrpCPUs", 7, OneTres(T::GrpTres, Tres::Cpu)),
-        key("GrpJobsAccrue", 8, Count(C::GrpJobsAccrue)),
-        key("GrpJobs", 4, Count(C::GrpJobs)),
-        key("GrpMemory", 4, OneTres(T::GrpTres, Tres::Mem)),
-        key("GrpNodes", 4, OneTres(T::GrpTres, Tres::Node)),
-        key("GrpSubmitJobs", 4, Count(C::GrpSubmitJobs)),
-        key("GrpTRESMins", 8, Target::Tres(T::GrpTresMins)),
-        key("GrpTRESRunMins", 8, Target::Tres(T::GrpTresRunMins)),
-        key("GrpTRES", 7, Target::Tres(T::GrpTres)),
-        key("GrpWall", 4, Count(C::GrpWall)),
+    ];
+    keys.extend(group_keys());
+    keys.extend([
         key("MaxCPUMinsPerJob", 7, OneTres(T::MaxTresMinsPerJob, Tres::Cpu)),
         key("MaxCPURunMins", 7, OneTres(T::MaxTresRunMins, Tres::Cpu)),
         key("MaxCPUsPerJob", 7, OneTres(T::MaxTresPerJob, Tres::Cpu)),
@@ -92,19 +83,16 @@ pub(super) fn association_keys() -> Vec<Key> {
         key("MinPrioThresh", 4, Count(C::MinPrioThreshold)),
         key("Priority", 2, Count(C::Priority)),
         key("QOSLevel", 1, Target::QosList),
-    ]
+    ]);
+    keys
 }
 
-/// Keys of a QOS line (Slurm 25.05 and later).
-pub(super) fn qos_keys() -> Vec<Key> {
+/// Keys of a group's limits, which associations and QoS share.
+fn group_keys() -> Vec<Key> {
     use CountLimit as C;
-    use QosSetting as S;
-    use Target::{Count, OneTres, Setting};
+    use Target::{Count, OneTres};
     use TresLimit as T;
     vec![
-        key("Description", 1, Target::Description),
-        key("Flags", 2, Setting(S::Flags)),
-        key("GraceTime", 3, Setting(S::GraceTime)),
         key("GrpCPUMins", 7, OneTres(T::GrpTresMins, Tres::Cpu)),
         key("GrpCPURunMins", 7, OneTres(T::GrpTresRunMins, Tres::Cpu)),
         key("GrpCPUs", 7, OneTres(T::GrpTres, Tres::Cpu)),
@@ -117,6 +105,22 @@ pub(super) fn qos_keys() -> Vec<Key> {
         key("GrpTRESRunMins", 8, Target::Tres(T::GrpTresRunMins)),
         key("GrpTRES", 7, Target::Tres(T::GrpTres)),
         key("GrpWall", 4, Count(C::GrpWall)),
+    ]
+}
+
+/// Keys of a QOS line (Slurm 25.05 and later).
+pub(super) fn qos_keys() -> Vec<Key> {
+    use CountLimit as C;
+    use QosSetting as S;
+    use Target::{Count, OneTres, Setting};
+    use TresLimit as T;
+    let mut keys = vec![
+        key("Description", 1, Target::Description),
+        key("Flags", 2, Setting(S::Flags)),
+        key("GraceTime", 3, Setting(S::GraceTime)),
+    ];
+    keys.extend(group_keys());
+    keys.extend([
         key("LimitFactor", 6, Setting(S::LimitFactor)),
         key("MaxCPUMinsPerJob", 7, OneTres(T::MaxTresMinsPerJob, Tres::Cpu)),
         key("MaxCPUsPerJob", 11, OneTres(T::MaxTresPerJob, Tres::Cpu)),
@@ -155,7 +159,8 @@ pub(super) fn qos_keys() -> Vec<Key> {
         key("Priority", 3, Count(C::Priority)),
         key("UsageFactor", 6, Setting(S::UsageFactor)),
         key("UsageThreshold", 6, Setting(S::UsageThreshold)),
-    ]
+    ]);
+    keys
 }
 
 /// The key that `written` is or begins.
