@@ -201,7 +201,8 @@ check_external_types() {
 }
 
 test_everything() {
-  cargo test --workspace --no-fail-fast
+  # Tests on real control planes wait for them most of the time.
+  RUST_TEST_THREADS=${RUST_TEST_THREADS:-5} cargo test --workspace --no-fail-fast
 }
 
 usual_steps() {

@@ -15,6 +15,8 @@ mod report;
 pub mod source;
 #[cfg(feature = "testing")]
 pub mod testing;
+#[cfg(feature = "apply")]
+mod timestamp;
 
 pub use check::{Finding, check};
 pub use explain::{Candidate, DimensionExplanation, Explanation, explain};
@@ -31,3 +33,5 @@ pub use project::{
     AccountProjection, Cap, Closed, Dimension, Holder, Projection, QuotaProjector, StoppedAccount, names,
 };
 pub use report::{Report, Unenforced};
+#[cfg(feature = "apply")]
+pub use tokio_util::sync::CancellationToken;

@@ -15,6 +15,9 @@ pub struct Deadlines {
     pub kubernetes_unary: Duration,
     /// How long a Kubernetes watch is asked to run before the server ends it. Default: 290 s.
     pub kubernetes_watch: Duration,
+    /// How long a Kubernetes watch may be silent before its connection counts as dead. The server sends a
+    /// bookmark every minute. Default: 150 s.
+    pub kubernetes_watch_silence: Duration,
 }
 
 impl Default for Deadlines {
@@ -23,6 +26,7 @@ impl Default for Deadlines {
             connect: Duration::from_secs(5),
             kubernetes_unary: Duration::from_secs(30),
             kubernetes_watch: Duration::from_secs(290),
+            kubernetes_watch_silence: Duration::from_secs(150),
         }
     }
 }
@@ -46,6 +50,13 @@ impl Deadlines {
     #[must_use]
     pub fn kubernetes_watch(mut self, value: Duration) -> Self {
         self.kubernetes_watch = value;
+        self
+    }
+
+    /// Sets how long a Kubernetes watch may be silent.
+    #[must_use]
+    pub fn kubernetes_watch_silence(mut self, value: Duration) -> Self {
+        self.kubernetes_watch_silence = value;
         self
     }
 }

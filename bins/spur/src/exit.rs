@@ -20,7 +20,7 @@ pub(crate) enum Exit {
 
 /// What the help of a command says of them.
 pub(crate) const CODES: &str = "Exit codes: 0 done, nothing to do included; 1 failed, nothing changed; 2 differences \
-    (plan --exit-code); 3 done in part, the output says what is not; 64 usage.";
+    (plan, status --exit-code); 3 done in part, the output says what is not; 64 usage.";
 
 /// What stands below the options in the help of a command.
 pub(crate) fn help(text: &str) -> String {

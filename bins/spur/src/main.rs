@@ -23,7 +23,7 @@ struct Cli {
 enum Command {
     /// Project accounts, users and limits onto Kubernetes tenancy.
     #[command(subcommand, arg_required_else_help = true, after_help = exit::help(quota::EXAMPLES))]
-    Quota(quota::Command),
+    Quota(Box<quota::Command>),
     /// Print a completion script.
     #[command(after_help = exit::help("Example: spur completions bash >/etc/bash_completion.d/spur"))]
     Completions {
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
     let filter = tracing_subscriber::EnvFilter::try_from_env("SPUR_LOG").unwrap_or_else(|_| "off".into());
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let result = match cli.command {
-        Command::Quota(command) => quota::run(command),
+        Command::Quota(command) => quota::run(*command),
         Command::Completions { shell } => {
             // Not straight to standard output: clap_complete panics where nobody reads it to its end.
             let mut script = Vec::new();

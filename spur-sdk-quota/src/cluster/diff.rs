@@ -18,8 +18,9 @@ pub(super) struct Difference {
     pub(super) foreign_paths: Vec<String>,
 }
 
-/// Annotations that a projection sets; one that it no longer sets is taken away.
-const ANNOTATIONS: [&str; 5] = ["account-name", "description", "parent", "organization", "user-name"];
+/// Annotations that we set; one that is no longer wanted is taken away.
+pub(super) const ANNOTATIONS: [&str; 6] =
+    ["account-name", "description", "parent", "organization", "user-name", names::RETIRED_AT];
 
 /// Maps that server-side apply replaces whole (`x-kubernetes-map-type: atomic`): what is foreign in them
 /// goes with the change.
@@ -30,7 +31,7 @@ pub(super) fn difference(kind: Kind, prefix: &str, wanted: &Value, live: &Value)
     let mut difference = Difference::default();
     metadata(kind, prefix, wanted, live, &mut difference);
     let owned: &[&str] = match kind {
-        Kind::Namespace | Kind::PriorityClass => &[],
+        Kind::Namespace | Kind::PriorityClass | Kind::Pod | Kind::PersistentVolumeClaim => &[],
         Kind::ResourceQuota
         | Kind::LimitRange
         | Kind::ValidatingAdmissionPolicy
@@ -59,12 +60,16 @@ fn metadata(kind: Kind, prefix: &str, wanted: &Value, live: &Value, difference: 
         for (key, value) in wanted {
             compare(&format!("metadata.{part}.{key}"), Some(value), live.get(key), difference);
         }
+        let behind = |key: &str| {
+            let name = key.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('/'));
+            name.map(str::to_owned)
+        };
         let ours = |key: &str| match part {
-            "labels" => kind == Kind::Namespace && key.starts_with(names::POD_SECURITY),
-            _ => key
-                .strip_prefix(prefix)
-                .and_then(|rest| rest.strip_prefix('/'))
-                .is_some_and(|name| ANNOTATIONS.contains(&name)),
+            "labels" => {
+                kind == Kind::Namespace
+                    && (key.starts_with(names::POD_SECURITY) || behind(key).as_deref() == Some(names::STATE))
+            }
+            _ => behind(key).is_some_and(|name| ANNOTATIONS.contains(&name.as_str())),
         };
         let mut removed = Map::new();
         for key in live.keys().filter(|key| !wanted.contains_key(*key) && ours(key)) {

@@ -28,21 +28,39 @@
 //! them). In namespace `spur-users`: `create` on pods, for a dry run that asks whether the tenant guard binds.
 
 mod apply;
+mod controller;
 mod diff;
 mod error;
+mod event;
 pub(crate) mod kube_api;
+mod lease;
 mod observe;
 mod plan;
+mod prune;
+mod site;
 
 use std::future::Future;
 
-use futures::Stream;
 use serde_json::Value;
 
 pub use apply::{AccountOutcome, AccountReport, ApplyOptions, ApplyReport, Progress, apply};
-pub use error::{ApiError, ClusterError};
+#[cfg(feature = "metrics")]
+pub use controller::Metrics;
+pub use controller::{
+    ControllerError, ControllerOptions, Counts, QuotaController, Report, SHORTEST_GRACE, State, Status,
+    Trouble,
+};
+pub use error::{ApiError, ClusterError, StepError};
+pub use event::{Event, EventApi, EventKind};
+pub use lease::{Lease, LeaseApi, LeaseSettings};
 pub use observe::{Key, Live, Observed, observe};
-pub use plan::{AccountPlan, Action, Change, OverQuota, Plan, PlanOptions, Refusal, Step, check_plan, plan};
+pub use plan::{
+    AccountPlan, Action, Change, OverQuota, Plan, PlanOptions, Refusal, Removals, RemovalsDecision, Step,
+    check_plan, plan, removals,
+};
+pub(crate) use prune::holdings;
+pub use prune::{Holdings, Kept, Prunable, PruneOptions, PrunePlan, plan_prune, prune};
+pub use site::{AccountStatus, Compared, SiteStatus, confirm_removals, site_status};
 
 /// The kinds that are read or written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
@@ -66,6 +84,10 @@ pub enum Kind {
     ValidatingAdmissionPolicyBinding,
     /// `scheduling.k8s.io/v1` PriorityClass; only read.
     PriorityClass,
+    /// `v1` Pod; only read, before a namespace is deleted.
+    Pod,
+    /// `v1` PersistentVolumeClaim; only read, before a namespace is deleted.
+    PersistentVolumeClaim,
 }
 
 impl Kind {
@@ -86,6 +108,8 @@ impl Kind {
                 ("admissionregistration.k8s.io", "v1", "validatingadmissionpolicybindings", false)
             }
             Self::PriorityClass => ("scheduling.k8s.io", "v1", "priorityclasses", false),
+            Self::Pod => ("", "v1", "pods", true),
+            Self::PersistentVolumeClaim => ("", "v1", "persistentvolumeclaims", true),
         }
     }
 
@@ -102,16 +126,20 @@ impl Kind {
             Self::ValidatingAdmissionPolicy => "ValidatingAdmissionPolicy",
             Self::ValidatingAdmissionPolicyBinding => "ValidatingAdmissionPolicyBinding",
             Self::PriorityClass => "PriorityClass",
+            Self::Pod => "Pod",
+            Self::PersistentVolumeClaim => "PersistentVolumeClaim",
         }
     }
 }
 
-/// Which objects of a kind a list is about.
+/// Which objects of a kind a list or a watch is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Selection<'a> {
     /// All.
     All,
+    /// Those with the label that makes them ours.
+    Ours,
     /// Those with a name, in every namespace.
     Named(&'a str),
     /// Those in a namespace.
@@ -120,13 +148,43 @@ pub enum Selection<'a> {
     One(Option<&'a str>, &'a str),
 }
 
+/// Objects as they were at one moment.
+#[derive(Debug, Clone, PartialEq, Default)]
+#[non_exhaustive]
+pub struct List {
+    /// The objects.
+    pub items: Vec<Value>,
+    /// The moment, as the server names it: where a watch goes on.
+    pub version: String,
+}
+
+impl List {
+    /// Objects at a moment.
+    #[must_use]
+    pub fn new(items: Vec<Value>, version: impl Into<String>) -> Self {
+        Self { items, version: version.into() }
+    }
+}
+
+/// What a watch tells.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum WatchEvent {
+    /// An object is new or has changed.
+    Changed(Value),
+    /// An object is gone; as it was last.
+    Deleted(Value),
+    /// Nothing is missing up to this moment.
+    Version(String),
+}
+
 /// One object, if there is one.
 ///
 /// # Errors
 /// The request failed.
 pub(crate) async fn get<A: ClusterApi>(api: &A, key: &Key) -> Result<Option<Value>, ApiError> {
     let found = api.list(key.kind, Selection::One(key.namespace.as_deref(), &key.name)).await?;
-    Ok(found.into_iter().next())
+    Ok(found.items.into_iter().next())
 }
 
 /// The API server, as far as a projection needs it. Every call ends by a deadline of its own.
@@ -136,22 +194,25 @@ pub trait ClusterApi: Send + Sync {
         &self,
         kind: Kind,
         selection: Selection<'_>,
-    ) -> impl Future<Output = Result<Vec<Value>, ApiError>> + Send;
+    ) -> impl Future<Output = Result<List, ApiError>> + Send;
+
+    /// Tells what changes after a moment, until the watch ends, which it may at any time; from the moment `0`,
+    /// first what is there. `on_event` must return at once. A moment that the server has forgotten is
+    /// [`ApiError::is_expired`].
+    fn watch(
+        &self,
+        kind: Kind,
+        selection: Selection<'_>,
+        version: &str,
+        on_event: impl FnMut(WatchEvent) + Send,
+    ) -> impl Future<Output = Result<(), ApiError>> + Send;
 
     /// Server-side apply as manager `spur-quota`, forced: the fields in `object` are ours. The answer holds at
     /// least the object's metadata.
     fn apply(&self, key: &Key, object: &Value) -> impl Future<Output = Result<Value, ApiError>> + Send;
 
-    /// Why the server would refuse to create the object in the namespace, asked by a dry run; `None` when it
-    /// would take it.
-    fn refusal(
-        &self,
-        namespace: &str,
-        pod: &Value,
-    ) -> impl Future<Output = Result<Option<String>, ApiError>> + Send;
-
-    /// A JSON merge patch.
-    fn merge(&self, key: &Key, patch: &Value) -> impl Future<Output = Result<(), ApiError>> + Send;
+    /// A JSON merge patch. The answer holds at least the object's metadata.
+    fn merge(&self, key: &Key, patch: &Value) -> impl Future<Output = Result<Value, ApiError>> + Send;
 
     /// Deletes the object if it still is the one with this uid and resource version; done when it is gone
     /// already.
@@ -162,7 +223,11 @@ pub trait ClusterApi: Send + Sync {
         resource_version: &str,
     ) -> impl Future<Output = Result<(), ApiError>> + Send;
 
-    /// ResourceQuotas of ours: first those that exist, then each that changes. It may end at any time and is
-    /// begun anew then.
-    fn watch_quotas(&self) -> impl Stream<Item = Result<Value, ApiError>> + Send;
+    /// Why the server would refuse to create the pod in the namespace, asked by a dry run; `None` when it would
+    /// take it.
+    fn refusal(
+        &self,
+        namespace: &str,
+        pod: &Value,
+    ) -> impl Future<Output = Result<Option<String>, ApiError>> + Send;
 }

@@ -28,6 +28,12 @@ impl Key {
         Self { kind, namespace: Some(namespace.to_owned()), name: name.to_owned() }
     }
 
+    /// The key of an object as the API server gives it; `None` for one without a name.
+    pub(crate) fn of(kind: Kind, value: &Value) -> Option<Self> {
+        let text = |pointer| value.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+        Some(Self { kind, namespace: text("/metadata/namespace"), name: text("/metadata/name")? })
+    }
+
     /// An object that stands in no namespace.
     #[must_use]
     pub fn cluster(kind: Kind, name: &str) -> Self {
@@ -79,6 +85,24 @@ impl Live {
         self.value.pointer("/metadata/deletionTimestamp").is_some()
     }
 
+    /// Whether another version of a quota differs in nothing but what is used of it.
+    fn differs_in_use_alone(&self, other: &Self) -> bool {
+        let same = |pointer| self.value.pointer(pointer) == other.value.pointer(pointer);
+        let metadata = |live: &Self| {
+            let mut metadata = live.value.get("metadata").cloned().unwrap_or_default();
+            if let Some(metadata) = metadata.as_object_mut() {
+                metadata.remove("resourceVersion");
+            }
+            metadata
+        };
+        same("/spec") && same("/status/hard") && self.ours == other.ours && metadata(self) == metadata(other)
+    }
+
+    /// Its version, where that is a number.
+    pub(crate) fn version(&self) -> Option<u64> {
+        self.text("/metadata/resourceVersion").parse().ok()
+    }
+
     pub(crate) fn value(&self) -> &Value {
         &self.value
     }
@@ -123,15 +147,79 @@ impl Observed {
     }
 
     pub(crate) fn insert(&mut self, kind: Kind, value: Value) {
-        let text = |pointer| value.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
-        let Some(name) = text("/metadata/name") else { return };
-        let key = Key { kind, namespace: text("/metadata/namespace"), name };
-        self.objects.insert(key, Live::new(value));
+        if let Some(key) = Key::of(kind, &value) {
+            self.objects.insert(key, Live::new(value));
+        }
+    }
+
+    /// Takes an object in unless what is there is as new or newer; gives its key if it was taken in.
+    ///
+    /// Versions of built-in kinds are numbers that grow
+    /// (<https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions>); where they are not, what
+    /// comes last counts.
+    pub(crate) fn put_newer(&mut self, kind: Kind, value: Value) -> Option<Key> {
+        let key = Key::of(kind, &value)?;
+        let live = Live::new(value);
+        let known = self.objects.get(&key).and_then(Live::version);
+        if known.zip(live.version()).is_some_and(|(known, new)| known >= new) {
+            return None;
+        }
+        let before = self.objects.insert(key.clone(), live);
+        // Every pod changes what is used of a quota, and nothing of ours depends on that.
+        let after = self.objects.get(&key);
+        let same_quota = kind == Kind::ResourceQuota
+            && before.zip(after).is_some_and(|(before, after)| before.differs_in_use_alone(after));
+        (!same_quota).then_some(key)
+    }
+
+    /// Takes an object in as a list has it; gives its key if that is another than what was there.
+    pub(crate) fn put_other(&mut self, kind: Kind, value: Value) -> Option<Key> {
+        let key = Key::of(kind, &value)?;
+        let live = Live::new(value);
+        if self.objects.get(&key) == Some(&live) {
+            return None;
+        }
+        self.objects.insert(key.clone(), live);
+        Some(key)
+    }
+
+    /// Takes an object out unless what is there is newer; gives its key if it was there.
+    pub(crate) fn remove_not_newer(&mut self, kind: Kind, value: &Value) -> Option<Key> {
+        let key = Key::of(kind, value)?;
+        let gone = value.pointer("/metadata/resourceVersion").and_then(Value::as_str);
+        let gone = gone.and_then(|version| version.parse::<u64>().ok());
+        let known = self.objects.get(&key)?.version();
+        if known.zip(gone).is_some_and(|(known, gone)| known > gone) {
+            return None;
+        }
+        self.objects.remove(&key);
+        Some(key)
+    }
+
+    pub(crate) fn remove(&mut self, key: &Key) {
+        self.objects.remove(key);
+    }
+
+    /// Takes in what a PriorityClass says of being the default; whether that changed anything.
+    pub(crate) fn take_priority_class(&mut self, value: &Value, gone: bool) -> bool {
+        let name = value.pointer("/metadata/name").and_then(Value::as_str).map(str::to_owned);
+        let default = !gone && value.get("globalDefault").and_then(Value::as_bool) == Some(true);
+        let before = self.default_priority_class.clone();
+        if default {
+            self.default_priority_class = name;
+        } else if before.is_some() && before == name {
+            self.default_priority_class = None;
+        }
+        before != self.default_priority_class
+    }
+
+    pub(crate) fn forget_priority_class(&mut self) {
+        self.default_priority_class = None;
     }
 }
 
 /// The lists that an observation is made of. Their number does not depend on the number of accounts.
-const LISTS: [(Kind, Selection<'static>); 14] = [
+pub(super) const LISTS: [(Kind, Selection<'static>); 14] = [
     (Kind::Namespace, Selection::All),
     (Kind::ResourceQuota, Selection::Named(names::QUOTA)),
     (Kind::ResourceQuota, Selection::Named(names::PRIORITY_QUOTA)),
@@ -158,16 +246,13 @@ const LISTS: [(Kind, Selection<'static>); 14] = [
 pub async fn observe<A: ClusterApi>(api: &A) -> Result<Observed, ClusterError> {
     let mut observed = Observed::default();
     for (kind, selection) in LISTS {
-        let values = api.list(kind, selection).await.map_err(|source: ApiError| {
+        let list = api.list(kind, selection).await.map_err(|source: ApiError| {
             let (_, _, resource, _) = kind.resource();
             ClusterError::List { resource, source }
         })?;
-        for value in values {
+        for value in list.items {
             if kind == Kind::PriorityClass {
-                if value.get("globalDefault").and_then(Value::as_bool) == Some(true) {
-                    let name = value.pointer("/metadata/name").and_then(Value::as_str);
-                    observed.default_priority_class = name.map(str::to_owned);
-                }
+                observed.take_priority_class(&value, false);
             } else {
                 observed.insert(kind, value);
             }

@@ -125,6 +125,11 @@ pub struct Projection {
     pub prefix: String,
     /// Every account that the model names, also those that are stopped or out of scope.
     pub known: BTreeSet<AccountName>,
+    /// Every user who is in an account, also in one that is stopped or out of scope, or whose entry could not be
+    /// read.
+    pub known_users: BTreeSet<UserName>,
+    /// The policy's scope.
+    pub scope: Vec<AccountName>,
 }
 
 impl Projection {
@@ -156,6 +161,17 @@ fn completeness(model: &Model) -> Completeness {
     }
 }
 
+/// Whom a model gives something, or cannot be said not to.
+fn known_users(model: &Model) -> BTreeSet<UserName> {
+    let unread = model.problems.iter().filter_map(|problem| match &problem.subject {
+        Subject::Member(_, user) | Subject::User(user) => Some(user),
+        Subject::Source | Subject::Account(_) | Subject::Qos(_) => None,
+    });
+    let members = model.associations.keys().map(|key| &key.user);
+    let coordinators = model.accounts.values().flat_map(|account| account.coordinators.keys());
+    members.chain(coordinators).chain(unread).cloned().collect()
+}
+
 impl<'p> QuotaProjector<'p> {
     /// A projector with a site's choices.
     #[must_use]
@@ -185,6 +201,8 @@ impl<'p> QuotaProjector<'p> {
             report: Report::default(),
             completeness: completeness(model),
             known: model.accounts.keys().cloned().collect(),
+            known_users: known_users(model),
+            scope: self.policy.scope.clone(),
             prefix: self.policy.prefix.clone(),
         };
         // Both maps are sorted by account, so one walk over the memberships serves all accounts.

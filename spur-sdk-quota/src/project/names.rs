@@ -52,3 +52,20 @@ pub const GUARD_PROBE: &str = "spur-guard-probe";
 
 /// The prefix of Pod Security labels.
 pub const POD_SECURITY: &str = "pod-security.kubernetes.io/";
+
+/// The label, behind the prefix, of a namespace whose account is gone; its value is [`RETIRED`].
+pub const STATE: &str = "state";
+
+/// The state of a namespace whose account is gone from the source: nobody is let in, nothing new is let in.
+pub const RETIRED: &str = "retired";
+
+/// The annotation, behind the prefix, that says since when: RFC 3339, UTC.
+pub const RETIRED_AT: &str = "retired-at";
+
+/// The annotation, behind the prefix, with which somebody suspends all that we do in a namespace. Any value but
+/// `false` does.
+pub const PAUSED: &str = "paused";
+
+/// The annotation, behind the prefix, of [`USERS_NAMESPACE`] that lets removals go on which were held: its value
+/// names them.
+pub const CONFIRMED: &str = "confirm-removals";

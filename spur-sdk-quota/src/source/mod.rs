@@ -3,25 +3,25 @@
 mod accounts;
 mod dump;
 pub(crate) mod fields;
+mod file;
+mod merged;
 pub(crate) mod node;
 mod schema;
 mod write;
 
-use std::future::{Future, ready};
-use std::path::{Path, PathBuf};
+use std::future::Future;
 use std::sync::Arc;
 
-use spur_sdk::fs::{FileError, read_text};
+use spur_sdk::fs::FileError;
 use spur_sdk::{Classify, ErrorKind};
 
 use crate::model::{Completeness, Model};
 
 pub use dump::dump_keys;
+pub use file::FileSource;
+pub use merged::Merged;
 pub use schema::{accounts_schema, policy_schema};
 pub use write::{to_accounts_toml, to_dump};
-
-/// The largest file that is read, in bytes. A dump of 100 000 accounts with ten users each has 200 MB.
-const MAX_FILE: u64 = 1 << 30;
 
 /// Where accounts come from. A host implements it over its own store.
 pub trait Source: Send + Sync {
@@ -35,7 +35,20 @@ pub trait Source: Send + Sync {
     ///
     /// # Errors
     /// [`SourceError`] when nothing can be said about any account.
+    ///
+    /// # Cancellation
+    /// Nothing is left behind. After one that was dropped or has failed, read again in a while:
+    /// [`changed`](Self::changed) need not tell.
     fn read(&self) -> impl Future<Output = Result<Model, SourceError>> + Send;
+
+    /// Ends when the source may have changed since the last [`read`](Self::read) began; a change that came in between
+    /// must not be missed. It may end without a change. By default never: then the source is read once.
+    ///
+    /// # Cancellation
+    /// It is dropped and called again at any time, and must lose no change by that.
+    fn changed(&self) -> impl Future<Output = ()> + Send {
+        std::future::pending()
+    }
 }
 
 /// A source could not be read at all.
@@ -55,6 +68,12 @@ pub enum SourceError {
         /// What is wrong.
         message: String,
     },
+    /// The file changes all the time; what is read of it may be a part.
+    #[error("{file} changes while it is read; write it beside and rename it")]
+    Unsteady {
+        /// The file.
+        file: String,
+    },
     /// A host's own store cannot be read.
     #[error("read accounts from {store}")]
     Store {
@@ -71,7 +90,7 @@ impl Classify for SourceError {
         match self {
             Self::File(error) => error.kind(),
             Self::Syntax { .. } => ErrorKind::Invalid,
-            Self::Store { .. } => ErrorKind::Unavailable,
+            Self::Unsteady { .. } | Self::Store { .. } => ErrorKind::Unavailable,
         }
     }
 }
@@ -173,38 +192,4 @@ pub fn read(text: &str, name: &str, options: ReadOptions) -> Result<Model, Sourc
 fn settle(model: &Model, vouched: bool) -> Completeness {
     let stopped = model.problems.iter().any(|problem| problem.subject == crate::model::Subject::Source);
     if vouched && !stopped && !model.accounts.is_empty() { Completeness::Full } else { Completeness::Partial }
-}
-
-/// A file of accounts.
-#[derive(Debug, Clone)]
-pub struct FileSource {
-    path: PathBuf,
-    options: ReadOptions,
-}
-
-impl FileSource {
-    /// The file at `path`.
-    #[must_use]
-    pub fn new(path: impl Into<PathBuf>, options: ReadOptions) -> Self {
-        Self { path: path.into(), options }
-    }
-
-    /// The path.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-}
-
-impl Source for FileSource {
-    fn name(&self) -> String {
-        self.path.display().to_string()
-    }
-
-    fn read(&self) -> impl Future<Output = Result<Model, SourceError>> + Send {
-        let model = read_text(&self.path, MAX_FILE)
-            .map_err(SourceError::from)
-            .and_then(|text| read(&text, &self.name(), self.options));
-        ready(model)
-    }
 }

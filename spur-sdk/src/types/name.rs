@@ -188,6 +188,12 @@ impl LabelMapping {
         mapped
     }
 
+    /// Whether a name may be one that this mapping made.
+    #[must_use]
+    pub fn is_mapped(&self, name: &str) -> bool {
+        name.strip_prefix(self.prefix).is_some_and(|rest| !rest.is_empty())
+    }
+
     /// The label of `name` alone, without the prefix. It is also a legal label value.
     #[must_use]
     pub fn label(&self, name: &str) -> String {

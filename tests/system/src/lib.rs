@@ -1,5 +1,10 @@
 //! A site for tests: a real control plane with a projection applied to it.
 
+pub mod program;
+pub mod proxy;
+pub mod reconciler;
+pub mod witness;
+
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};

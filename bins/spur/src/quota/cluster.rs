@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
-use spur_sdk::Deadlines;
+use spur_sdk::{Deadlines, error_chain};
 use spur_sdk_quota::cluster::{
     AccountOutcome, ApplyOptions, ApplyReport, Plan, PlanOptions, Progress, apply as apply_plan, observe,
     plan as make_plan,
@@ -17,7 +17,7 @@ use spur_sdk_quota::{Projection, QuotaProjector};
 
 use super::pure::tell_closed;
 use super::sources::{read, tell_problems};
-use super::{Input, Target};
+use super::{Input, Reach, Target};
 use crate::exit::Exit;
 use crate::output::{self, Format};
 
@@ -30,7 +30,7 @@ fn unusable(kubeconfig: &str, error: &KubeconfigError) -> anyhow::Error {
 }
 
 /// The cluster, and what errors call it.
-async fn connect(target: &Target) -> anyhow::Result<(KubeApi, String)> {
+pub(super) async fn connect(target: &Reach) -> anyhow::Result<(KubeApi, String)> {
     let deadlines = Deadlines::default();
     let options = KubeConfigOptions { context: target.context.clone(), ..KubeConfigOptions::default() };
     let mut config = if let Some(path) = &target.kubeconfig {
@@ -64,7 +64,7 @@ async fn prepare(
     if model.accounts.is_empty() && model.problems.is_empty() {
         bail!("the sources name no account, so there is nothing to plan");
     }
-    let (api, name) = connect(target).await?;
+    let (api, name) = connect(&target.reach).await?;
     let observed = observe(&api).await.context(name)?;
     let projection = QuotaProjector::new(&policy)
         .default_priority_class(observed.default_priority_class())
@@ -74,7 +74,7 @@ async fn prepare(
     Ok((api, projection, plan, exit))
 }
 
-fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+pub(super) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")
 }
 
@@ -139,6 +139,10 @@ pub(super) fn apply(
             over.used, over.hard
         ));
     }
+    if !plan.paused.is_empty() {
+        let names: Vec<_> = plan.paused.iter().map(spur_sdk::AccountName::as_str).collect();
+        output::note(&format!("paused by an annotation, nothing done in: {}", output::shorten(&names)));
+    }
     if !plan.unlisted.is_empty() {
         let names: Vec<_> = plan.unlisted.iter().map(String::as_str).collect();
         output::note(&format!(
@@ -157,12 +161,14 @@ pub(super) fn apply(
 
 fn summary(report: &ApplyReport) -> String {
     let shared = report.shared.iter().chain(&report.users);
-    let mut lines: Vec<String> = shared.map(|error| format!("failed: {error}")).collect();
+    let mut lines: Vec<String> = shared.map(|error| format!("failed: {}", error_chain(error))).collect();
     let mut applied = 0_usize;
     for account in &report.accounts {
         let name = &account.account;
         match &account.outcome {
-            AccountOutcome::Failed { error } => lines.push(format!("failed: account {name}: {error}")),
+            AccountOutcome::Failed { error } => {
+                lines.push(format!("failed: account {name}: {}", error_chain(error)));
+            }
             AccountOutcome::NotLetIn { reason } => {
                 lines.push(format!("not let in: account {name}: {reason}"));
             }

@@ -1,6 +1,7 @@
 //! `spur quota`.
 
 mod cluster;
+mod controller;
 mod pure;
 mod sources;
 
@@ -34,8 +35,8 @@ pub(crate) struct Input {
     policy: Option<PathBuf>,
     #[command(flatten)]
     reading: Reading,
-    /// The dumps are whole: only then does a member who is missing from one lose access. It cannot be seen from a
-    /// dump, since a cut one reads as well.
+    /// The dumps are whole: only then does a member who is missing from one lose access, and is an account that is
+    /// missing retired by a controller. It cannot be seen from a dump, since a cut one reads as well.
     #[arg(long)]
     complete: bool,
 }
@@ -62,16 +63,78 @@ impl From<SourceFormat> for Format {
 
 /// Which cluster.
 #[derive(Args, Debug)]
-pub(crate) struct Target {
+pub(crate) struct Reach {
     /// Kubeconfig; otherwise KUBECONFIG, ~/.kube/config, or the pod's own ServiceAccount.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
     /// Context of the kubeconfig.
     #[arg(long)]
     context: Option<String>,
+}
+
+/// Which cluster, and what is done about what is not ours.
+#[derive(Args, Debug)]
+pub(crate) struct Target {
+    #[command(flatten)]
+    reach: Reach,
     /// Take over namespaces, roles and policies that exist under our names and are not ours.
     #[arg(long)]
     adopt: bool,
+}
+
+/// Which Lease replicas lead by.
+#[derive(Args, Debug)]
+pub(crate) struct LeaseArgs {
+    /// Namespace of the Lease that replicas lead by; must exist.
+    #[arg(long, value_name = "NAMESPACE", default_value = "kube-system")]
+    lease_namespace: String,
+    /// Name of the Lease. Controllers with the same one lead in turn.
+    #[arg(long, value_name = "NAME", default_value = "spur-quota")]
+    lease_name: String,
+}
+
+/// How a controller runs.
+#[derive(Args, Debug)]
+pub(crate) struct Watching {
+    #[command(flatten)]
+    lease: LeaseArgs,
+    /// Seconds that the Lease holds. A replica takes over when the leader has not renewed it for so long.
+    #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=600))]
+    lease_duration: u64,
+    /// What this replica calls itself in the Lease; must differ between replicas. Default: random.
+    #[arg(long, value_name = "NAME")]
+    identity: Option<String>,
+    /// Run without a Lease: you see to it that one controller runs at a time.
+    #[arg(long, conflicts_with = "identity")]
+    no_lease: bool,
+    /// Delete namespaces so long after their accounts were retired, such as 30d; at least 24h. Not if they hold
+    /// running pods or PersistentVolumeClaims. Default: never.
+    #[arg(long, value_name = "TIME", value_parser = grace)]
+    delete_retired_after: Option<std::time::Duration>,
+    /// Accounts that are written at the same time.
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
+    concurrency: u16,
+}
+
+/// Which namespaces of retired accounts.
+#[derive(Args, Debug)]
+pub(crate) struct Pruned {
+    /// Accounts or namespaces.
+    #[arg(value_name = "ACCOUNT", required_unless_present = "all")]
+    accounts: Vec<String>,
+    /// All that are retired.
+    #[arg(long, conflicts_with = "accounts")]
+    all: bool,
+    /// Only what has been retired for so long, such as 30d. What was retired within a day is the controller's memory
+    /// against mass removal; less than 24h lets it forget.
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = humantime::parse_duration)]
+    retired_for: std::time::Duration,
+    /// Delete running pods and PersistentVolumeClaims as well. Volumes go by their reclaim policy.
+    #[arg(long)]
+    delete_data: bool,
+    /// Only show what would be deleted.
+    #[arg(long)]
+    dry_run: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -164,6 +227,91 @@ Examples:
         #[arg(short, long, value_enum, default_value = "table")]
         output: output::Format,
     },
+    /// Keep a cluster at what the accounts say, until it is stopped: a controller.
+    #[command(after_help = exit::help("Files are watched; what changes in them is written. What somebody else changes of \
+        what is ours is put back.
+Accounts and members that vanish from files that were read in full are taken out: access removed, quota closed,
+nothing deleted. Many at once are held until `spur quota confirm`.
+kubectl annotate namespace NAMESPACE spur.amd.com/paused=true suspends all of that for one account.
+Several replicas lead in turn by a Lease.
+
+Examples:
+  spur quota watch accounts.toml --policy policy.toml
+  spur quota watch accounts.toml -o json | jq -c 'select(.report == \"reverted\")'"))]
+    Watch {
+        /// Files of accounts: TOML, YAML or a sacctmgr dump.
+        #[arg(required = true, value_name = "SOURCE")]
+        sources: Vec<PathBuf>,
+        #[command(flatten)]
+        input: Input,
+        #[command(flatten)]
+        target: Target,
+        #[command(flatten)]
+        watching: Watching,
+        /// table: a line for each report; json: an object on a line; yaml: documents.
+        #[arg(short, long, value_enum, default_value = "table")]
+        output: output::Format,
+    },
+    /// Show how a cluster stands: what is in step, what is not and why, paused, retired, over quota.
+    #[command(after_help = exit::help("Without a source it shows what the cluster says by itself.
+
+Examples:
+  spur quota status
+  spur quota status accounts.toml --policy policy.toml
+  spur quota status accounts.toml --exit-code    (ends with 2 when something is not in step)"))]
+    Status {
+        /// Files of accounts to compare with: TOML, YAML or a sacctmgr dump; - is standard input.
+        #[arg(value_name = "SOURCE")]
+        sources: Vec<PathBuf>,
+        #[command(flatten)]
+        input: Input,
+        #[command(flatten)]
+        target: Target,
+        #[command(flatten)]
+        lease: LeaseArgs,
+        /// Exit with 2 when something is not in step.
+        #[arg(long)]
+        exit_code: bool,
+        /// Format.
+        #[arg(short, long, value_enum, default_value = "table")]
+        output: output::Format,
+    },
+    /// Let removals go on that a controller holds because many accounts vanished at once.
+    #[command(after_help = exit::help("`spur quota status SOURCE` and the controller's reports name the word. It stands \
+        for exactly the accounts
+that have vanished; when others vanish it is another one.
+
+Example: spur quota confirm 3f9c1a20b7de"))]
+    Confirm {
+        /// The word that stands for the accounts that vanished.
+        #[arg(value_parser = confirmation)]
+        word: String,
+        /// Policy file, for its prefix.
+        #[arg(long, value_name = "FILE")]
+        policy: Option<PathBuf>,
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// Delete namespaces of accounts that were retired. There is no way back.
+    #[command(after_help = exit::help("Namespaces that hold running pods or PersistentVolumeClaims are kept without \
+        --delete-data. A namespace
+whose account came back meanwhile is kept.
+
+Examples:
+  spur quota prune --all --retired-for 30d --dry-run
+  spur quota prune old-project --retired-for 0s"))]
+    Prune {
+        #[command(flatten)]
+        pruned: Pruned,
+        /// Policy file, for its prefix.
+        #[arg(long, value_name = "FILE")]
+        policy: Option<PathBuf>,
+        #[command(flatten)]
+        reach: Reach,
+        /// Format.
+        #[arg(short, long, value_enum, default_value = "table")]
+        output: output::Format,
+    },
     /// Show why an account's caps are what they are.
     #[command(after_help = exit::help("-> marks the limit that is the cap: the smallest between the account and the \
         cluster.
@@ -216,6 +364,24 @@ Example: spur quota explain accounts.toml physics"))]
     },
 }
 
+/// A grace period, not shorter than the shortest.
+fn grace(text: &str) -> Result<std::time::Duration, String> {
+    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if time < spur_sdk_quota::cluster::SHORTEST_GRACE {
+        return Err("is less than 24h".to_owned());
+    }
+    Ok(time)
+}
+
+/// A word that confirms removals: twelve hexadecimal digits.
+fn confirmation(word: &str) -> Result<String, &'static str> {
+    let hexadecimal = word.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    if word.len() == 12 && hexadecimal {
+        return Ok(word.to_owned());
+    }
+    Err("is not twelve hexadecimal digits; see spur quota status SOURCE")
+}
+
 pub(crate) fn run(command: Command) -> anyhow::Result<Exit> {
     match command {
         Command::Render { sources, input, output } => pure::render(&sources, &input, output),
@@ -227,6 +393,16 @@ pub(crate) fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Schema { of } => pure::schema(of),
         Command::Plan { sources, input, target, exit_code, output } => {
             cluster::plan(&sources, &input, &target, exit_code, output)
+        }
+        Command::Watch { sources, input, target, watching, output } => {
+            controller::watch(&sources, &input, &target, watching, output)
+        }
+        Command::Status { sources, input, target, lease, exit_code, output } => {
+            controller::status(&sources, &input, &target, lease, exit_code, output)
+        }
+        Command::Confirm { word, policy, reach } => controller::confirm(&word, policy.as_deref(), &reach),
+        Command::Prune { pruned, policy, reach, output } => {
+            controller::prune(pruned, policy.as_deref(), &reach, output)
         }
         Command::Apply { sources, input, target, dry_run: true, output, .. } => {
             cluster::plan(&sources, &input, &target, false, output)

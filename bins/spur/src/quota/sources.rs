@@ -5,38 +5,57 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use spur_sdk::fs::read_text;
-use spur_sdk_quota::source::{self, ReadOptions};
+use spur_sdk_quota::source::{self, FileSource, ReadOptions, SourceError};
 use spur_sdk_quota::{Model, Policy, Projection};
 
 use super::{Input, Reading};
 use crate::exit::{Exit, UsageError};
 use crate::output;
 
-/// The largest file that is read, in bytes.
+/// The largest policy or standard input that is read, in bytes.
 const MAX_FILE: u64 = 1 << 30;
 
-fn text(path: &Path) -> anyhow::Result<(String, String)> {
-    if path.as_os_str() == "-" {
-        let mut text = String::new();
-        std::io::stdin().take(MAX_FILE + 1).read_to_string(&mut text).context("read standard input")?;
-        if text.len() as u64 > MAX_FILE {
-            bail!("standard input is larger than {MAX_FILE} bytes");
-        }
-        return Ok((text, "stdin".to_owned()));
+fn is_stdin(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// Standard input, and what messages call it.
+fn stdin() -> anyhow::Result<(String, &'static str)> {
+    let mut text = String::new();
+    std::io::stdin().take(MAX_FILE + 1).read_to_string(&mut text).context("read standard input")?;
+    if text.len() as u64 > MAX_FILE {
+        bail!("standard input is larger than {MAX_FILE} bytes");
     }
-    Ok((read_text(path, MAX_FILE)?, path.display().to_string()))
+    Ok((text, "stdin"))
+}
+
+pub(super) fn policy(path: &Path) -> anyhow::Result<Policy> {
+    Ok(if is_stdin(path) {
+        let (text, name) = stdin()?;
+        Policy::read(&text, name)?
+    } else {
+        Policy::read(&read_text(path, MAX_FILE)?, &path.display().to_string())?
+    })
+}
+
+fn accounts(path: &Path, options: ReadOptions) -> anyhow::Result<Model> {
+    let model = if is_stdin(path) {
+        let (text, name) = stdin()?;
+        source::read(&text, name, options)
+    } else {
+        FileSource::new(path, options).read_blocking()
+    };
+    model.map_err(|error| match error {
+        // It says that it is about reading, and which file.
+        SourceError::File(error) => error.into(),
+        error => error.into(),
+    })
 }
 
 /// Reads the policy and all sources.
 pub(super) fn read(sources: &[PathBuf], input: &Input) -> anyhow::Result<(Policy, Model)> {
     stdin_once(sources.iter().chain(&input.policy))?;
-    let policy = match &input.policy {
-        Some(path) => {
-            let (text, name) = text(path)?;
-            Policy::read(&text, &name)?
-        }
-        None => Policy::default(),
-    };
+    let policy = input.policy.as_deref().map_or_else(|| Ok(Policy::default()), policy)?;
     let options = ReadOptions::default().format(input.reading.format()).complete(input.complete);
     Ok((policy, merged(sources, options)?))
 }
@@ -48,7 +67,7 @@ pub(super) fn model(sources: &[PathBuf], reading: &Reading) -> anyhow::Result<Mo
 }
 
 fn stdin_once<'p>(files: impl Iterator<Item = &'p PathBuf>) -> anyhow::Result<()> {
-    if files.filter(|file| file.as_os_str() == "-").count() > 1 {
+    if files.filter(|file| is_stdin(file)).count() > 1 {
         bail!(UsageError("standard input (-) can be named once"));
     }
     Ok(())
@@ -57,8 +76,7 @@ fn stdin_once<'p>(files: impl Iterator<Item = &'p PathBuf>) -> anyhow::Result<()
 fn merged(sources: &[PathBuf], options: ReadOptions) -> anyhow::Result<Model> {
     let mut whole: Option<Model> = None;
     for source in sources {
-        let (text, name) = text(source)?;
-        let model = source::read(&text, &name, options)?;
+        let model = accounts(source, options)?;
         match &mut whole {
             Some(whole) => whole.merge(model),
             None => whole = Some(model),

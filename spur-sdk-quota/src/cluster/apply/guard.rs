@@ -3,34 +3,32 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use spur_sdk::error_chain;
 use tokio::time::{Instant, sleep};
 
 use super::steps::is_past;
-use crate::cluster::plan::{Action, Plan};
-use crate::cluster::{ClusterApi, Key, Kind, get};
+use crate::cluster::{ClusterApi, Key, StepError, get};
 use crate::project::names;
 
-/// Waits until the guard is in force: what the plan has written of it type-checked by the controller manager,
-/// and all of it judged by in the API server, which takes policies in by itself. Of several API servers this
-/// asks one.
-pub(super) async fn verify<A: ClusterApi>(plan: &Plan, api: &A, timeout: Duration) -> Result<(), String> {
-    let written = plan.shared.iter().filter(|step| {
-        step.target.kind == Kind::ValidatingAdmissionPolicy && !matches!(step.action, Action::Delete { .. })
-    });
-    for step in written {
-        observed(api, &step.target, timeout).await?;
+/// Waits until the guard is in force: these policies of it type-checked by the controller manager, and all of it
+/// judged by in the API server, which takes policies in by itself. Of several API servers this asks one. Without an
+/// answer to expect nothing is asked.
+pub(in crate::cluster) async fn verify<A: ClusterApi>(
+    policies: &[Key],
+    answer: Option<&str>,
+    api: &A,
+    timeout: Duration,
+) -> Result<(), StepError> {
+    for policy in policies {
+        observed(api, policy, timeout).await?;
     }
-    let admits = plan.accounts.iter().any(|account| !account.admit.is_empty());
-    let touched = plan.shared.iter().any(|step| step.target.name.starts_with(names::GUARD));
-    match &plan.guard {
-        Some(answer) if admits || touched => in_force(api, answer, timeout).await,
-        _ => Ok(()),
+    match answer {
+        Some(answer) => in_force(api, answer, timeout).await,
+        None => Ok(()),
     }
 }
 
 /// Asks by a dry run until the guard refuses its probe in the words of the version that is wanted.
-async fn in_force<A: ClusterApi>(api: &A, answer: &str, timeout: Duration) -> Result<(), String> {
+async fn in_force<A: ClusterApi>(api: &A, answer: &str, timeout: Duration) -> Result<(), StepError> {
     // Passes Pod Security, which comes before the guard.
     let pod = json!({
         "apiVersion": "v1",
@@ -49,26 +47,23 @@ async fn in_force<A: ClusterApi>(api: &A, answer: &str, timeout: Duration) -> Re
     loop {
         // Until the controller manager has made the `default` ServiceAccount, the answer is another refusal.
         let refusal = api.refusal(names::USERS_NAMESPACE, &pod).await;
-        let refusal = refusal.map_err(|error| format!("probe the tenant guard: {}", error_chain(&error)))?;
+        let refusal = refusal.map_err(StepError::Probe)?;
         if refusal.as_ref().is_some_and(|message| message.contains(answer)) {
             return Ok(());
         }
         if is_past(deadline) {
-            let refusal = refusal.unwrap_or_else(|| "its probe would be let in".to_owned());
-            return Err(format!(
-                "the tenant guard is written and not in force after {} s ({refusal}); run again to go on",
-                timeout.as_secs()
-            ));
+            let answer = refusal.unwrap_or_else(|| "its probe would be let in".to_owned());
+            return Err(StepError::GuardNotInForce { answer, waited: timeout });
         }
         sleep(Duration::from_millis(50)).await;
     }
 }
 
 /// Waits until Kubernetes has taken in a policy of the guard, and reports what its type checker says.
-async fn observed<A: ClusterApi>(api: &A, key: &Key, timeout: Duration) -> Result<(), String> {
+async fn observed<A: ClusterApi>(api: &A, key: &Key, timeout: Duration) -> Result<(), StepError> {
     let deadline = Instant::now().checked_add(timeout);
     loop {
-        let live = get(api, key).await.map_err(|error| format!("read {key}: {}", error_chain(&error)))?;
+        let live = get(api, key).await.map_err(StepError::request("read", key))?;
         let number = |pointer| live.as_ref().and_then(|live| live.pointer(pointer)).and_then(Value::as_i64);
         let seen = number("/status/observedGeneration");
         if seen.is_some() && seen >= number("/metadata/generation") {
@@ -76,16 +71,13 @@ async fn observed<A: ClusterApi>(api: &A, key: &Key, timeout: Duration) -> Resul
             if let Some(warnings) =
                 live.as_ref().and_then(|live| live.pointer("/status/typeChecking/expressionWarnings"))
             {
-                return Err(format!("{key} does not type-check: {warnings}"));
+                let (target, warnings) = (key.clone(), warnings.to_string());
+                return Err(StepError::TypeCheck { target, warnings });
             }
             return Ok(());
         }
         if is_past(deadline) {
-            return Err(format!(
-                "{key} is written, but the controller manager has not taken it in within {} s; is it running? Run \
-                 again to go on",
-                timeout.as_secs()
-            ));
+            return Err(StepError::NotTakenIn { target: key.clone(), waited: timeout });
         }
         sleep(Duration::from_millis(100)).await;
     }

@@ -1,9 +1,9 @@
 //! Carries out a plan. It decides nothing.
 
-mod guard;
+pub(super) mod guard;
 mod report;
 mod run;
-mod steps;
+pub(super) mod steps;
 
 use std::fmt;
 use std::sync::Arc;
@@ -94,6 +94,7 @@ pub async fn apply<A: ClusterApi>(plan: &Plan, api: &A, options: &ApplyOptions) 
         refused: plan.refused.clone(),
         over_quota: plan.over_quota.clone(),
         unlisted: plan.unlisted.clone(),
+        paused: plan.paused.clone(),
         ..ApplyReport::default()
     };
     for finding in check_plan(plan) {

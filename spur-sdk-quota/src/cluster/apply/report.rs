@@ -4,6 +4,7 @@ use serde::Serialize;
 use spur_sdk::AccountName;
 
 use super::steps::Writes;
+use crate::cluster::StepError;
 use crate::cluster::plan::{OverQuota, Refusal};
 
 /// How an account ended.
@@ -21,7 +22,7 @@ pub enum AccountOutcome {
     /// A write failed.
     Failed {
         /// What and why.
-        error: String,
+        error: StepError,
     },
 }
 
@@ -43,9 +44,9 @@ pub struct ApplyReport {
     /// Writes that succeeded.
     pub writes: usize,
     /// Failures of what all accounts share; then nobody was let in.
-    pub shared: Vec<String>,
+    pub shared: Vec<StepError>,
     /// Failures of single users' ServiceAccounts: those users get no token, all else goes on.
-    pub users: Vec<String>,
+    pub users: Vec<StepError>,
     /// Accounts that had something to do, sorted by name.
     pub accounts: Vec<AccountReport>,
     /// Accounts that were in step.
@@ -56,6 +57,8 @@ pub struct ApplyReport {
     pub over_quota: Vec<OverQuota>,
     /// Namespaces of ours that the source does not name; nothing was done to them.
     pub unlisted: Vec<String>,
+    /// Accounts that somebody has suspended; nothing was done in their namespaces.
+    pub paused: Vec<AccountName>,
     /// From the start until everything that restricts was written, in milliseconds.
     pub written_ms: u64,
     /// From then until the last account was let in, in milliseconds: mostly waiting for quotas to bind.
@@ -79,7 +82,7 @@ impl ApplyReport {
     }
 
     /// Takes in how a step ended; gives the failure to whoever it belongs to.
-    pub(super) fn count(&mut self, result: Result<Writes, String>) -> Option<String> {
+    pub(super) fn count(&mut self, result: Result<Writes, StepError>) -> Option<StepError> {
         match result {
             Ok(writes) => {
                 self.writes = self.writes.saturating_add(writes.count);

@@ -7,21 +7,23 @@ use futures::{FutureExt, StreamExt, stream};
 use serde_json::Value;
 use spur_sdk::error_chain;
 use std::time::Duration;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::report::{AccountOutcome, AccountReport, ApplyReport};
 use super::steps::{Writes, admit, carry_out, restrict};
 use super::{ApplyOptions, Progress, guard};
 use crate::cluster::diff::binds;
-use crate::cluster::plan::{AccountPlan, Plan, Step};
-use crate::cluster::{ApiError, ClusterApi, Kind};
+use crate::cluster::plan::{AccountPlan, Action, Plan, Step};
+use crate::cluster::{ApiError, ClusterApi, Kind, Selection, StepError, WatchEvent};
+use crate::project::names;
 
 /// One of the writes that restrict, or that nothing depends on.
 enum Written<'p> {
     /// A user's ServiceAccount.
-    User(Result<Writes, String>),
+    User(Result<Writes, StepError>),
     /// An account: its writes, and what failed.
-    Account(&'p AccountPlan, Writes, Option<String>),
+    Account(&'p AccountPlan, Writes, Option<StepError>),
 }
 
 /// The accounts of one run.
@@ -81,8 +83,18 @@ impl<'p, 'r, A: ClusterApi> Run<'p, 'r, A> {
         let mut writes = stream::iter(users.chain(accounts)).buffer_unordered(options.concurrency.max(1));
         let mut admits = FuturesUnordered::new();
         let watched = plan.accounts.iter().any(|account| account.wait);
-        let mut watch = std::pin::pin!(quota_events(api));
-        let mut guard = std::pin::pin!(guard::verify(plan, api, options.binding_timeout));
+        let (events, mut watch) = unbounded_channel();
+        let mut following = std::pin::pin!(follow_quotas(api, events));
+        let lets_in = plan.accounts.iter().any(|account| !account.admit.is_empty());
+        let touched = plan.shared.iter().any(|step| step.target.name.starts_with(names::GUARD));
+        let answer = plan.guard.as_deref().filter(|_| lets_in || touched);
+        let written = plan.shared.iter().filter(|step| {
+            step.target.kind == Kind::ValidatingAdmissionPolicy
+                && !matches!(step.action, Action::Delete { .. })
+        });
+        let policies: Vec<_> = written.map(|step| step.target.clone()).collect();
+        let verified = guard::verify(&policies, answer, api, options.binding_timeout);
+        let mut guard = std::pin::pin!(verified);
         let mut guarded = !self.report.shared.is_empty();
         let mut stalled = after(options.binding_timeout);
         let mut writing = true;
@@ -93,7 +105,7 @@ impl<'p, 'r, A: ClusterApi> Run<'p, 'r, A> {
             {
                 match self.report.shared.first() {
                     Some(error) if !account.admit.is_empty() => {
-                        tracing::debug!(error, "account waits for what all share");
+                        tracing::debug!(error = %error_chain(error), "account waits for what all share");
                         let reason =
                             "what all accounts share is not in place (see above); run again to go on";
                         let reason = reason.to_owned();
@@ -131,7 +143,8 @@ impl<'p, 'r, A: ClusterApi> Run<'p, 'r, A> {
                     guarded = true;
                     self.report.shared.extend(verified.err());
                 }
-                Some(event) = watch.next(), if watched => match event {
+                () = &mut following, if watched => {}
+                Some(event) = watch.recv() => match event {
                     Ok(quota) => {
                         self.blind = None;
                         if self.quota_seen(quota) {
@@ -147,10 +160,10 @@ impl<'p, 'r, A: ClusterApi> Run<'p, 'r, A> {
         self.report.binding_ms = whole.saturating_sub(self.report.written_ms);
     }
 
-    fn wrote(&mut self, account: &'p AccountPlan, writes: Writes, failed: Option<String>) {
+    fn wrote(&mut self, account: &'p AccountPlan, writes: Writes, failed: Option<StepError>) {
         self.report.writes = self.report.writes.saturating_add(writes.count);
-        let quotas = writes.uids.into_iter().filter(|(key, _)| key.kind == Kind::ResourceQuota);
-        self.uids.extend(quotas.map(|(key, uid)| ((account.namespace.clone(), key.name), uid)));
+        let quotas = writes.written.into_iter().filter(|written| written.key.kind == Kind::ResourceQuota);
+        self.uids.extend(quotas.map(|quota| ((account.namespace.clone(), quota.key.name), quota.uid)));
         self.written = self.written.saturating_add(1);
         if let Some(error) = failed {
             return self.end(account, AccountOutcome::Failed { error });
@@ -208,7 +221,12 @@ impl<'p, 'r, A: ClusterApi> Run<'p, 'r, A> {
     }
 
     fn end(&mut self, account: &AccountPlan, outcome: AccountOutcome) {
-        if let AccountOutcome::Failed { error } | AccountOutcome::NotLetIn { reason: error } = &outcome {
+        let error = match &outcome {
+            AccountOutcome::Failed { error } => Some(error_chain(error)),
+            AccountOutcome::NotLetIn { reason } => Some(reason.clone()),
+            AccountOutcome::Applied => None,
+        };
+        if let Some(error) = error {
             tracing::warn!(account = %account.account, error, "account is not in step");
         }
         self.report.accounts.push(AccountReport { account: account.account.clone(), outcome });
@@ -226,15 +244,21 @@ impl<'p, 'r, A: ClusterApi> Run<'p, 'r, A> {
     }
 }
 
-/// Quotas of ours as they change, for ever: a watch that ends is begun anew, one that fails after a pause.
-fn quota_events<A: ClusterApi>(api: &A) -> impl futures::Stream<Item = Result<Value, ApiError>> {
-    let watches = stream::unfold(false, move |pause| async move {
-        if pause {
-            sleep(Duration::from_millis(500)).await;
+/// Tells quotas of ours, first as they are and then as they change, for ever: a watch that ends is begun anew, after
+/// a pause.
+async fn follow_quotas<A: ClusterApi>(api: &A, events: UnboundedSender<Result<Value, ApiError>>) {
+    loop {
+        let tell = |event| {
+            if let WatchEvent::Changed(quota) = event {
+                // Nobody listens any more when the run is over.
+                let _ = events.send(Ok(quota));
+            }
+        };
+        if let Err(error) = api.watch(Kind::ResourceQuota, Selection::Ours, "0", tell).await {
+            let _ = events.send(Err(error));
         }
-        Some((api.watch_quotas(), true))
-    });
-    watches.flatten()
+        sleep(Duration::from_millis(500)).await;
+    }
 }
 
 fn milliseconds(duration: Duration) -> u64 {

@@ -6,83 +6,97 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use serde_json::Value;
-use spur_sdk::{Classify, ErrorKind, error_chain};
+use spur_sdk::{Classify, ErrorKind};
 use tokio::time::{Instant, sleep};
 
 use super::ApplyOptions;
 use crate::cluster::diff::binds;
 use crate::cluster::plan::{AccountPlan, Action, Step, without_status};
-use crate::cluster::{ApiError, ClusterApi, Key, Kind, get};
+use crate::cluster::{ApiError, ClusterApi, Key, Kind, StepError, get};
 use crate::project::names;
 
 /// What steps did.
 #[derive(Debug, Default)]
-pub(super) struct Writes {
-    pub(super) count: usize,
-    /// The identity of each object that was applied: a status of an earlier one with its name says nothing.
-    pub(super) uids: Vec<(Key, String)>,
+pub(in crate::cluster) struct Writes {
+    pub(in crate::cluster) count: usize,
+    /// What each object that was written is now.
+    pub(in crate::cluster) written: Vec<Written>,
+}
+
+/// An object that was applied, patched or deleted.
+#[derive(Debug)]
+pub(in crate::cluster) struct Written {
+    pub(in crate::cluster) key: Key,
+    /// Which one it is: a status of an earlier one with its name says nothing.
+    pub(in crate::cluster) uid: String,
+    /// Its version; `None` when it was deleted.
+    pub(in crate::cluster) version: Option<String>,
 }
 
 impl Writes {
-    fn applied(key: &Key, object: &Value) -> Self {
-        let uid = object.pointer("/metadata/uid").and_then(Value::as_str);
-        Self { count: 1, uids: uid.map(|uid| (key.clone(), uid.to_owned())).into_iter().collect() }
+    fn set(&mut self, key: &Key, object: &Value) {
+        let text = |pointer| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+        self.count = self.count.saturating_add(1);
+        self.written.push(Written {
+            key: key.clone(),
+            uid: text("/metadata/uid"),
+            version: Some(text("/metadata/resourceVersion")),
+        });
     }
 
-    fn others(count: usize) -> Self {
-        Self { count, uids: Vec::new() }
+    pub(in crate::cluster) fn deleted(&mut self, key: &Key, uid: &str) {
+        self.count = self.count.saturating_add(1);
+        self.written.push(Written { key: key.clone(), uid: uid.to_owned(), version: None });
     }
 
-    fn add(&mut self, other: Self) {
+    pub(in crate::cluster) fn add(&mut self, other: Self) {
         self.count = self.count.saturating_add(other.count);
-        self.uids.extend(other.uids);
+        self.written.extend(other.written);
     }
 }
 
 /// Does one step; the error names it.
-pub(super) async fn carry_out<A: ClusterApi>(
+pub(in crate::cluster) async fn carry_out<A: ClusterApi>(
     api: &A,
     step: &Step,
     options: &ApplyOptions,
-) -> Result<Writes, String> {
+) -> Result<Writes, StepError> {
     let key = &step.target;
+    let mut writes = Writes::default();
     match &step.action {
         Action::Create { object } | Action::Update { object, .. } => {
-            let applied = api.apply(key, object).await.map_err(|error| named("apply", key, &error))?;
-            Ok(Writes::applied(key, &applied))
+            let applied = api.apply(key, object).await.map_err(StepError::request("apply", key))?;
+            writes.set(key, &applied);
         }
         Action::Remove { patch, seen, .. } => {
             let removed = remove(api, key, patch, seen).await;
-            removed.map_err(|error| named("remove foreign fields of", key, &error))?;
-            Ok(Writes::others(1))
+            writes.set(key, &removed.map_err(StepError::request("remove foreign fields of", key))?);
         }
         Action::Delete { uid, resource_version } => {
             let deleted = delete(api, key, uid, resource_version).await;
-            deleted.map_err(|error| named("delete", key, &error))?;
-            Ok(Writes::others(1))
+            deleted.map_err(StepError::request("delete", key))?;
+            writes.deleted(key, uid);
         }
         Action::Replace { closing, object, uid, resource_version } => {
             let closing_key = Key { name: names::CLOSING_QUOTA.to_owned(), ..key.clone() };
             let closed = api.apply(&closing_key, closing).await;
-            let closed = closed.map_err(|error| named("close the namespace with", &closing_key, &error))?;
+            let closed = closed.map_err(StepError::request("close the namespace with", &closing_key))?;
             wait_bound(api, &closing_key, closing, options.binding_timeout).await?;
             let deleted = delete(api, key, uid, resource_version).await;
-            deleted.map_err(|error| named("delete", key, &error))?;
-            let applied = api.apply(key, object).await.map_err(|error| named("apply", key, &error))?;
+            deleted.map_err(StepError::request("delete", key))?;
+            let applied = api.apply(key, object).await.map_err(StepError::request("apply", key))?;
             wait_bound(api, key, object, options.binding_timeout).await?;
             let text = |pointer| closed.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-            let opened =
-                delete(api, &closing_key, text("/metadata/uid"), text("/metadata/resourceVersion")).await;
-            opened.map_err(|error| named("open the namespace again by deleting", &closing_key, &error))?;
-            let mut writes = Writes::applied(key, &applied);
-            writes.add(Writes::others(3));
-            Ok(writes)
+            let (uid, version) = (text("/metadata/uid"), text("/metadata/resourceVersion"));
+            let opened = delete(api, &closing_key, uid, version).await;
+            opened.map_err(StepError::request("open the namespace again by deleting", &closing_key))?;
+            writes.set(key, &applied);
+            writes.deleted(&closing_key, uid);
+            // The closing quota was made, and the old one deleted.
+            writes.count = writes.count.saturating_add(2);
         }
     }
-}
-
-fn named(action: &str, key: &Key, error: &ApiError) -> String {
-    format!("{action} {key}: {}", error_chain(error))
+    Ok(writes)
 }
 
 /// Deletes an object if it still is the one that was planned for. A busy quota gets another version with every
@@ -113,7 +127,7 @@ async fn delete<A: ClusterApi>(
 
 /// Removes what is foreign from the version that was planned for. A version that differs in status alone, as
 /// a busy quota's does all the time, counts as the same.
-async fn remove<A: ClusterApi>(api: &A, key: &Key, patch: &Value, seen: &Value) -> Result<(), ApiError> {
+async fn remove<A: ClusterApi>(api: &A, key: &Key, patch: &Value, seen: &Value) -> Result<Value, ApiError> {
     const TRIES: usize = 5;
     let mut patch = patch.clone();
     for _ in 0..TRIES {
@@ -139,15 +153,15 @@ async fn wait_bound<A: ClusterApi>(
     key: &Key,
     wanted: &Value,
     timeout: Duration,
-) -> Result<(), String> {
+) -> Result<(), StepError> {
     let deadline = Instant::now().checked_add(timeout);
     loop {
-        let live = get(api, key).await.map_err(|error| format!("read {key}: {}", error_chain(&error)))?;
+        let live = get(api, key).await.map_err(StepError::request("read", key))?;
         if live.is_some_and(|live| binds(wanted, &live)) {
             return Ok(());
         }
         if is_past(deadline) {
-            return Err(format!("{key} does not bind after {} s; run again to go on", timeout.as_secs()));
+            return Err(StepError::NotBound { target: key.clone(), waited: timeout });
         }
         sleep(Duration::from_millis(100)).await;
     }
@@ -158,11 +172,11 @@ async fn wait_bound<A: ClusterApi>(
 /// The API server charges a new object to that quota before it stores the object. Where a run is cut in between, the
 /// charge stays until Kubernetes counts anew, minutes later; runs that are cut again and again would use up the quota's
 /// own count of quotas and keep the other one out.
-pub(super) async fn restrict<'p, A: ClusterApi>(
+pub(in crate::cluster) async fn restrict<'p, A: ClusterApi>(
     account: &'p AccountPlan,
     api: &A,
     options: &ApplyOptions,
-) -> (&'p AccountPlan, Writes, Option<String>) {
+) -> (&'p AccountPlan, Writes, Option<StepError>) {
     let mut writes = Writes::default();
     // Steps on one object keep their order; steps on different ones need none.
     let (first, rest): (Vec<_>, Vec<_>) =
@@ -198,7 +212,7 @@ async fn in_order<A: ClusterApi>(
     api: &A,
     steps: Vec<&Step>,
     options: &ApplyOptions,
-) -> (Writes, Option<String>) {
+) -> (Writes, Option<StepError>) {
     let mut writes = Writes::default();
     for step in steps {
         match carry_out(api, step, options).await {
@@ -209,11 +223,11 @@ async fn in_order<A: ClusterApi>(
     (writes, None)
 }
 
-pub(super) async fn admit<'p, A: ClusterApi>(
+pub(in crate::cluster) async fn admit<'p, A: ClusterApi>(
     account: &'p AccountPlan,
     api: &A,
     options: &ApplyOptions,
-) -> (&'p AccountPlan, Writes, Option<String>) {
+) -> (&'p AccountPlan, Writes, Option<StepError>) {
     let (writes, failed) = in_order(api, account.admit.iter().collect(), options).await;
     (account, writes, failed)
 }

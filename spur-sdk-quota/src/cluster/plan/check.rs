@@ -50,7 +50,11 @@ pub fn check_plan(plan: &Plan) -> Vec<Finding> {
         }
     }
     for step in &plan.shared {
-        if matches!(step.action, Action::Delete { .. }) && !step.target.name.starts_with(names::GUARD) {
+        // A user's ServiceAccount is one user's alone.
+        let one_users = step.target.kind == Kind::ServiceAccount
+            && step.target.namespace.as_deref() == Some(names::USERS_NAMESPACE);
+        let guard = step.target.name.starts_with(names::GUARD);
+        if matches!(step.action, Action::Delete { .. }) && !guard && !one_users {
             findings.push(Finding {
                 account: None,
                 object: step.target.to_string(),

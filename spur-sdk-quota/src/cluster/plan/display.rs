@@ -32,6 +32,26 @@ impl fmt::Display for Step {
     }
 }
 
+impl Step {
+    /// The step in a few words: `ResourceQuota spur-acct-a/spur-quota: spec.hard.pods: 9 -> 5`.
+    pub(in crate::cluster) fn summary(&self) -> String {
+        match &self.action {
+            Action::Create { .. } => format!("{} was not there", self.target),
+            Action::Update { changed, .. } => {
+                let changes: Vec<_> = changed
+                    .iter()
+                    .take(3)
+                    .map(|Change { path, from, to }| format!("{path}: {} -> {}", short(from), short(to)))
+                    .collect();
+                let more = if changed.len() > changes.len() { ", …" } else { "" };
+                format!("{}: {}{more}", self.target, changes.join(", "))
+            }
+            Action::Remove { fields, .. } => format!("{}: {} removed", self.target, fields.join(", ")),
+            Action::Delete { .. } | Action::Replace { .. } => format!("{}: {}", self.target, self.reason),
+        }
+    }
+}
+
 /// A value on one line; long ones are cut.
 fn short(value: &Value) -> String {
     const LONG: usize = 80;
@@ -77,6 +97,12 @@ impl fmt::Display for Plan {
             writeln!(
                 f,
                 "left alone: Namespace {namespace} is ours and the source does not name its account"
+            )?;
+        }
+        for account in &self.paused {
+            writeln!(
+                f,
+                "paused: account {account}, by an annotation of its namespace; nothing is done in it"
             )?;
         }
         let changed = self.accounts.len();

@@ -1,22 +1,26 @@
 //! What has to be written to make a cluster hold a projection. Pure.
 
 mod check;
+mod desired;
 mod display;
+pub(super) mod removal;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use serde::Serialize;
 use serde_json::{Value, json};
 use spur_sdk::AccountName;
 
-use super::diff::{Difference, binds, difference, over, removal};
+use super::diff::{Difference, binds, difference, over, removal as removal_patch};
 use super::{Key, Kind, Live, Observed};
-use crate::check::Finding;
 use crate::k8s::Object;
 use crate::model::Completeness;
 use crate::project::{AccountProjection, Projection, names};
 
+pub(super) use desired::{Desired, Skipped};
+
 pub use check::check_plan;
+pub use removal::{Removals, RemovalsDecision, removals};
 
 /// How a plan treats what it meets.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -172,6 +176,8 @@ pub struct Plan {
     pub over_quota: Vec<OverQuota>,
     /// Namespaces of ours that the source does not name. Nothing is done to them.
     pub unlisted: Vec<String>,
+    /// Accounts whose namespace has the annotation that suspends what we do in it.
+    pub paused: Vec<AccountName>,
     /// What the tenant guard answers to its probe once it is in force; `None` when policy has no rule on.
     pub guard: Option<String>,
 }
@@ -194,78 +200,13 @@ impl Plan {
 /// a coordinators' binding that policy no longer asks for.
 #[must_use]
 pub fn plan(projection: &Projection, observed: &Observed, options: &PlanOptions) -> Plan {
-    let mut plan = Plan::default();
-    if let Some(problem) = projection.refused() {
-        plan.refused.push(Refusal { account: None, reason: problem.to_string() });
-        return plan;
-    }
-    let planner = Planner { observed, options, prefix: &projection.prefix };
-    for object in &projection.shared {
-        match planner.object(object) {
-            Ok(steps) => plan.shared.extend(steps),
-            Err(reason) => plan.refused.push(Refusal { account: None, reason }),
-        }
-    }
-    if !plan.refused.is_empty() {
-        plan.shared.clear();
-        return plan;
-    }
-    plan.shared.extend(planner.guard_no_longer_wanted(projection));
-    plan.guard = guard_answer(projection);
-    for stopped in &projection.stopped {
-        let reason = stopped.problem.to_string();
-        plan.refused.push(Refusal { account: Some(stopped.account.clone()), reason });
-    }
-    let findings = crate::check::check(projection);
-    let whole = findings.iter().filter(|finding| finding.account.is_none());
-    plan.refused.extend(whole.map(|finding| Refusal { account: None, reason: finding.to_string() }));
-    if plan.refused.iter().any(|refusal| refusal.account.is_none()) {
-        plan.shared.clear();
-        return plan;
-    }
-    let mut found: BTreeMap<&AccountName, &Finding> = BTreeMap::new();
-    for finding in &findings {
-        found.extend(finding.account.as_ref().map(|account| (account, finding)));
-    }
-    for account in &projection.accounts {
-        let name = &account.account;
-        if let Some(finding) = found.get(name) {
-            plan.refused.push(Refusal { account: Some(name.clone()), reason: finding.to_string() });
-            continue;
-        }
-        match planner.account(account, projection.completeness) {
-            Ok(steps) if steps.is_empty() => plan.unchanged = plan.unchanged.saturating_add(1),
-            Ok(steps) => plan.accounts.push(steps),
-            Err(reason) => {
-                plan.refused.push(Refusal { account: Some(name.clone()), reason });
-                continue;
-            }
-        }
-        plan.over_quota.extend(planner.over_quota(account));
-    }
-    plan.refused.sort();
-    let known = projection.known.iter().map(|account| names::NAMESPACES.map(account.as_str()));
-    let named: BTreeSet<String> = known.collect();
-    let ours = observed.of_kind(Kind::Namespace).filter(|(_, live)| live.is_ours());
-    let unlisted = ours.map(|(key, _)| &key.name).filter(|name| !named.contains(*name));
-    plan.unlisted = unlisted.filter(|name| *name != names::USERS_NAMESPACE).cloned().collect();
-    plan
+    Desired::new(projection).plan(observed, options)
 }
 
 struct Planner<'a> {
     observed: &'a Observed,
     options: &'a PlanOptions,
     prefix: &'a str,
-}
-
-/// What the guard's first rule on new pods says to the probe.
-fn guard_answer(projection: &Projection) -> Option<String> {
-    projection.shared.iter().find_map(|object| match object {
-        Object::ValidatingAdmissionPolicy(policy) if object.name() == names::GUARD_OF_PODS => {
-            policy.spec.as_ref()?.validations.as_ref()?.first()?.message.clone()
-        }
-        _ => None,
-    })
 }
 
 /// The key of an object of ours.
@@ -305,7 +246,8 @@ impl Planner<'_> {
 
     /// Policies of the guard of ours that hold a rule no more, bindings first.
     fn guard_no_longer_wanted(&self, projection: &Projection) -> Vec<Step> {
-        let wanted: BTreeSet<Key> = projection.shared.iter().map(key).collect();
+        let of_cluster = projection.shared.iter().filter(|object| object.namespace().is_none());
+        let wanted: BTreeSet<Key> = of_cluster.map(key).collect();
         let kinds = [Kind::ValidatingAdmissionPolicyBinding, Kind::ValidatingAdmissionPolicy];
         let live = kinds.into_iter().flat_map(|kind| self.observed.of_kind(kind));
         live.filter(|(key, live)| {
@@ -333,7 +275,7 @@ impl Planner<'_> {
         let mut steps = Vec::new();
         // Removal first: it is bound to the version that was seen, and applying changes that.
         if !foreign_paths.is_empty() {
-            let patch = removal(foreign, live.text("/metadata/resourceVersion"));
+            let patch = removal_patch(foreign, live.text("/metadata/resourceVersion"));
             let action = Action::Remove { fields: foreign_paths, patch, seen: without_status(live.value()) };
             steps.push(step(key.clone(), action, "holds fields that do not belong there"));
         }
@@ -504,7 +446,7 @@ fn delete(key: Key, live: &Live, reason: &str) -> Step {
 }
 
 /// The ServiceAccounts that a RoleBinding names: namespace and name.
-fn subjects(binding: &Value) -> BTreeSet<(String, String)> {
+pub(super) fn subjects(binding: &Value) -> BTreeSet<(String, String)> {
     let all = binding.get("subjects").and_then(Value::as_array);
     let text = |subject: &Value, key| subject.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
     let accounts = all.into_iter().flatten().filter(|subject| text(subject, "kind") == "ServiceAccount");
@@ -526,11 +468,9 @@ fn set_subjects(binding: &mut Value, subjects: &BTreeSet<(String, String)>) {
 
 /// A quota that lets nothing new in: every cap of the real one at zero, and no pods.
 fn closing_quota(wanted: &Value) -> Value {
-    let hard = wanted.pointer("/spec/hard").and_then(Value::as_object).into_iter().flatten();
+    let mut hard = closed(wanted.pointer("/spec/hard").and_then(Value::as_object));
     // It must not keep out the quota that is made anew behind it.
-    let closed = hard.filter(|(key, _)| *key != "resourcequotas");
-    let mut zero: serde_json::Map<String, Value> = closed.map(|(key, _)| (key.clone(), "0".into())).collect();
-    zero.insert("pods".to_owned(), "0".into());
+    hard.remove("resourcequotas");
     json!({
         "apiVersion": "v1",
         "kind": "ResourceQuota",
@@ -539,6 +479,17 @@ fn closing_quota(wanted: &Value) -> Value {
             "namespace": wanted.pointer("/metadata/namespace"),
             "labels": wanted.pointer("/metadata/labels"),
         },
-        "spec": { "hard": zero },
+        "spec": { "hard": hard },
     })
+}
+
+/// The caps of a quota, all zero but the count of quotas, which would keep our own out.
+fn closed(hard: Option<&serde_json::Map<String, Value>>) -> serde_json::Map<String, Value> {
+    let zero = |(key, value): (&String, &Value)| {
+        let cap = if key == "resourcequotas" { value.clone() } else { "0".into() };
+        (key.clone(), cap)
+    };
+    let mut closed: serde_json::Map<String, Value> = hard.into_iter().flatten().map(zero).collect();
+    closed.insert("pods".to_owned(), "0".into());
+    closed
 }

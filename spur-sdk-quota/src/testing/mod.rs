@@ -1,5 +1,10 @@
-//! Pins a projection in snapshots, one file per account, so that a project sees what a change of its accounts, of
-//! its policy or of this crate does to a cluster.
+//! For tests of projects that build on this crate: snapshots of a projection, and with feature `apply` a cluster in
+//! memory, `ModelCluster`.
+//!
+//! # Snapshots
+//!
+//! They pin a projection, one file per account, so that a project sees what a change of its accounts, of its policy or
+//! of this crate does to a cluster.
 //!
 //! ```no_run
 //! # // A doctest has no place to keep snapshots in.
@@ -20,11 +25,21 @@
 //! Where one is missing or differs, insta writes `….snap.new` beside it and the test fails; `cargo insta review`
 //! shows and takes the difference, as does a run with `INSTA_UPDATE=always`.
 
+#[cfg(feature = "apply")]
+mod model_cluster;
+#[cfg(feature = "apply")]
+mod random;
+
 use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 pub use insta;
+
+#[cfg(feature = "apply")]
+pub use model_cluster::{Delays, Faults, LeaseRecord, ModelClient, ModelClock, ModelCluster, Record, Verb};
+#[cfg(feature = "apply")]
+pub use random::Random;
 
 use crate::k8s::Object;
 use crate::project::{AccountProjection, Projection, StoppedAccount};

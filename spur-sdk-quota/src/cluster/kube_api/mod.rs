@@ -1,20 +1,24 @@
 //! [`ClusterApi`] over the kube client; foreign errors are translated here and nowhere else.
 
+mod event;
+mod lease;
+
 use std::future::Future;
+use std::pin::pin;
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable};
-use futures::{Stream, StreamExt, TryStreamExt, stream};
+use futures::StreamExt;
 use kube::api::{
     Api, ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions,
-    WatchEvent, WatchParams,
+    WatchEvent as KubeEvent, WatchParams,
 };
 use kube::core::GroupVersionKind;
 use kube::{Client, Error};
 use serde_json::Value;
 use spur_sdk::{Classify, Deadlines, ErrorKind, error_chain};
 
-use super::{ApiError, ClusterApi, Key, Kind, Selection};
+use crate::cluster::{ApiError, ClusterApi, Key, Kind, List, Selection, WatchEvent};
 use crate::project::names;
 
 /// Objects that one page of a list holds.
@@ -52,18 +56,21 @@ impl KubeApi {
         }
     }
 
+    /// One try, with a deadline.
+    async fn once<T>(&self, request: impl Future<Output = Result<T, Error>>) -> Result<T, ApiError> {
+        let deadline = self.deadlines.kubernetes_unary;
+        match tokio::time::timeout(deadline, request).await {
+            Ok(answer) => answer.map_err(translate),
+            Err(_) => Err(ApiError::Timeout(deadline)),
+        }
+    }
+
     /// One call, with a deadline for each try.
     async fn call<T, F>(&self, request: impl Fn() -> F) -> Result<T, ApiError>
     where
         F: Future<Output = Result<T, Error>>,
     {
-        let deadline = self.deadlines.kubernetes_unary;
-        let attempt = || async {
-            match tokio::time::timeout(deadline, request()).await {
-                Ok(answer) => answer.map_err(translate),
-                Err(_) => Err(ApiError::Timeout(deadline)),
-            }
-        };
+        let attempt = || self.once(request());
         let backoff = ExponentialBuilder::default()
             .with_jitter()
             .with_min_delay(Duration::from_millis(200))
@@ -82,30 +89,46 @@ impl KubeApi {
             .await
     }
 
-    async fn list_once(&self, kind: Kind, selection: Selection<'_>) -> Result<Vec<Value>, ApiError> {
-        let (api, fields) = match selection {
-            Selection::All => (self.api(kind, None), None),
-            Selection::Named(name) => (self.api(kind, None), Some(format!("metadata.name={name}"))),
-            Selection::In(namespace) => (self.api(kind, Some(namespace)), None),
-            Selection::One(namespace, name) => {
-                (self.api(kind, namespace), Some(format!("metadata.name={name}")))
+    /// The API of a selection, and what restricts it to the selection: fields, labels.
+    fn select(
+        &self,
+        kind: Kind,
+        selection: Selection<'_>,
+    ) -> (Api<DynamicObject>, Option<String>, Option<String>) {
+        let named = |name| Some(format!("metadata.name={name}"));
+        match selection {
+            Selection::All => (self.api(kind, None), None, None),
+            Selection::Ours => {
+                let label = format!("{}={}", names::MANAGED_BY, names::MANAGER);
+                (self.api(kind, None), None, Some(label))
             }
-        };
-        let mut parameters = ListParams::default().limit(PAGE);
-        parameters.field_selector = fields;
-        let mut values = Vec::new();
+            Selection::Named(name) => (self.api(kind, None), named(name), None),
+            Selection::In(namespace) => (self.api(kind, Some(namespace)), None, None),
+            Selection::One(namespace, name) => (self.api(kind, namespace), named(name), None),
+        }
+    }
+
+    async fn list_once(&self, kind: Kind, selection: Selection<'_>) -> Result<List, ApiError> {
+        let (api, field_selector, label_selector) = self.select(kind, selection);
+        let mut parameters =
+            ListParams { field_selector, label_selector, ..ListParams::default() }.limit(PAGE);
+        let mut items = Vec::new();
         loop {
             let page = self.call(|| api.list(&parameters)).await?;
             for object in page.items {
-                values
-                    .push(serde_json::to_value(object).map_err(|error| ApiError::Answer(error.to_string()))?);
+                items.push(value(object)?);
             }
             match page.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => parameters.continue_token = Some(token),
-                None => return Ok(values),
+                None => return Ok(List::new(items, page.metadata.resource_version.unwrap_or_default())),
             }
         }
     }
+}
+
+/// An object as JSON.
+fn value(object: impl serde::Serialize) -> Result<Value, ApiError> {
+    serde_json::to_value(object).map_err(|error| ApiError::Answer(error.to_string()))
 }
 
 fn translate(error: Error) -> ApiError {
@@ -128,7 +151,7 @@ fn translate(error: Error) -> ApiError {
 }
 
 impl ClusterApi for KubeApi {
-    async fn list(&self, kind: Kind, selection: Selection<'_>) -> Result<Vec<Value>, ApiError> {
+    async fn list(&self, kind: Kind, selection: Selection<'_>) -> Result<List, ApiError> {
         let mut tries = 0_u8;
         loop {
             match self.list_once(kind, selection).await {
@@ -158,20 +181,15 @@ impl ClusterApi for KubeApi {
         let patch = Patch::Apply(object);
         // Of the answer only the metadata is of use, so no more is asked for.
         let applied = self.call(|| api.patch_metadata(&key.name, &parameters, &patch)).await?;
-        serde_json::to_value(applied).map_err(|error| ApiError::Answer(error.to_string()))
+        value(applied)
     }
 
-    async fn merge(&self, key: &Key, patch: &Value) -> Result<(), ApiError> {
+    async fn merge(&self, key: &Key, patch: &Value) -> Result<Value, ApiError> {
         let api = self.api(key.kind, key.namespace.as_deref());
         let parameters =
             PatchParams { field_manager: Some(names::MANAGER.to_owned()), ..PatchParams::default() };
-        let deadline = self.deadlines.kubernetes_unary;
         // Not repeated: its resource version holds for one try.
-        let request = async { api.patch(&key.name, &parameters, &Patch::Merge(patch)).await };
-        match tokio::time::timeout(deadline, request).await {
-            Ok(answer) => answer.map(drop).map_err(translate),
-            Err(_) => Err(ApiError::Timeout(deadline)),
-        }
+        value(self.once(api.patch_metadata(&key.name, &parameters, &Patch::Merge(patch))).await?)
     }
 
     async fn delete(&self, key: &Key, uid: &str, resource_version: &str) -> Result<(), ApiError> {
@@ -183,49 +201,46 @@ impl ClusterApi for KubeApi {
             }),
             ..DeleteParams::default()
         };
-        match self.call(|| api.delete(&key.name, &parameters)).await {
+        // Not repeated: what was judged holds for one try.
+        match self.once(api.delete(&key.name, &parameters)).await {
             Ok(_) | Err(ApiError::Status { code: 404, .. }) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    fn watch_quotas(&self) -> impl Stream<Item = Result<Value, ApiError>> + Send {
-        let api = self.api(Kind::ResourceQuota, None);
-        let seconds = u32::try_from(self.deadlines.kubernetes_watch.as_secs()).unwrap_or(290);
-        let parameters = WatchParams::default()
-            .labels(&format!("{}={}", names::MANAGED_BY, names::MANAGER))
-            .timeout(seconds.clamp(1, 294));
-        let deadline = self.deadlines.kubernetes_unary;
-        let opened = async move {
-            // Version 0: first what the server has, then every change.
-            match tokio::time::timeout(deadline, api.watch(&parameters, "0")).await {
-                Ok(stream) => stream.map_err(translate),
-                Err(_) => Err(ApiError::Timeout(deadline)),
+    async fn watch(
+        &self,
+        kind: Kind,
+        selection: Selection<'_>,
+        version: &str,
+        mut on_event: impl FnMut(WatchEvent) + Send,
+    ) -> Result<(), ApiError> {
+        let (api, field_selector, label_selector) = self.select(kind, selection);
+        let seconds = u32::try_from(self.deadlines.kubernetes_watch.as_secs()).unwrap_or(290).clamp(1, 294);
+        let parameters =
+            WatchParams { field_selector, label_selector, ..WatchParams::default() }.timeout(seconds);
+        let opened = tokio::time::timeout(self.deadlines.kubernetes_unary, api.watch(&parameters, version));
+        let events = opened
+            .await
+            .map_err(|_| ApiError::Timeout(self.deadlines.kubernetes_unary))?
+            .map_err(translate)?;
+        let mut events = pin!(events);
+        loop {
+            // The server sends a bookmark every minute. A connection that is silent for longer is a dead one.
+            let silence = self.deadlines.kubernetes_watch_silence;
+            let event = tokio::time::timeout(silence, events.next()).await;
+            match event.map_err(|_| ApiError::Timeout(silence))? {
+                Some(Ok(KubeEvent::Added(object) | KubeEvent::Modified(object))) => {
+                    on_event(WatchEvent::Changed(value(object)?));
+                }
+                Some(Ok(KubeEvent::Deleted(object))) => on_event(WatchEvent::Deleted(value(object)?)),
+                Some(Ok(KubeEvent::Bookmark(bookmark))) => {
+                    on_event(WatchEvent::Version(bookmark.metadata.resource_version));
+                }
+                Some(Ok(KubeEvent::Error(status))) => return Err(translate(Error::Api(status))),
+                Some(Err(error)) => return Err(translate(error)),
+                None => return Ok(()),
             }
-        };
-        stream::once(opened).try_flatten_translated()
-    }
-}
-
-/// Turns a stream that has to be opened first into its events.
-trait Flatten: Sized {
-    fn try_flatten_translated(self) -> impl Stream<Item = Result<Value, ApiError>> + Send;
-}
-
-impl<S, W> Flatten for S
-where
-    S: Stream<Item = Result<W, ApiError>> + Send,
-    W: Stream<Item = Result<WatchEvent<DynamicObject>, Error>> + Send,
-{
-    fn try_flatten_translated(self) -> impl Stream<Item = Result<Value, ApiError>> + Send {
-        self.map_ok(|events| events.map_err(translate)).try_flatten().filter_map(|event| async {
-            let object = match event {
-                Ok(WatchEvent::Added(object) | WatchEvent::Modified(object)) => object,
-                Ok(WatchEvent::Error(status)) => return Some(Err(translate(Error::Api(status)))),
-                Ok(WatchEvent::Deleted(_) | WatchEvent::Bookmark(_)) => return None,
-                Err(error) => return Some(Err(error)),
-            };
-            Some(serde_json::to_value(object).map_err(|error| ApiError::Answer(error.to_string())))
-        })
+        }
     }
 }
