@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 use spur_sdk_quota::cluster::{Key, Kind};
 use spur_sdk_quota::k8s::Object;
+use spur_sdk_quota::k8s::k8s_openapi::jiff::Timestamp;
 use spur_sdk_quota::testing::{LeaseRecord, Record};
 use spur_sdk_quota::{Policy, QuotaProjector, names};
 
@@ -25,8 +26,9 @@ pub(crate) struct Facts {
     let_in: BTreeMap<(Key, String), Duration>,
     /// Since when a quota does not bind, and which replicas have had a hand in it since then.
     pub(crate) unbound: BTreeMap<Key, (Duration, BTreeSet<Arc<str>>)>,
-    /// Namespaces that a replica has marked as retired, and when it did.
-    pub(crate) retired: BTreeMap<String, Duration>,
+    /// Namespaces that a replica has marked as retired, and since when it says that they are. The clock may have been set
+    /// while it wrote.
+    pub(crate) retired: BTreeMap<String, SystemTime>,
     /// Confirmations that stood, and until when; `None` while they do.
     confirmations: Vec<Option<Duration>>,
     /// How many accounts there were.
@@ -58,6 +60,11 @@ pub(crate) fn annotation<'v>(value: &'v Value, key: &str) -> Option<&'v str> {
 
 pub(crate) fn is_retired(namespace: &Value) -> bool {
     label(namespace, "spur.amd.com/state") == names::RETIRED
+}
+
+/// Since when a namespace is retired, as it says.
+pub(crate) fn retired_at(namespace: &Value) -> Option<SystemTime> {
+    annotation(namespace, "spur.amd.com/retired-at")?.parse::<Timestamp>().ok().map(SystemTime::from)
 }
 
 /// Whether a change marks a namespace as retired that was not.
@@ -204,7 +211,9 @@ impl Facts {
         if !record.after.as_deref().is_some_and(is_retired) {
             self.retired.remove(name);
         } else if retires_anew(record) && is_replica(&record.who) {
-            self.retired.insert(name.clone(), record.at);
+            let since = record.after.as_deref().and_then(retired_at);
+            // One that does not say so would be forgotten.
+            self.retired.insert(name.clone(), since.unwrap());
         }
         let paused = record.after.as_deref().and_then(|after| annotation(after, "spur.amd.com/paused"));
         match paused {

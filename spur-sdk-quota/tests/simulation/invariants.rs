@@ -1,15 +1,14 @@
 //! What always holds, whatever happens: judged over the record of a run.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Map, Value};
 use spur_sdk_quota::cluster::{Key, Kind};
-use spur_sdk_quota::k8s::k8s_openapi::jiff::Timestamp;
 use spur_sdk_quota::names;
 use spur_sdk_quota::testing::Record;
 
 use crate::facts::{
-    Facts, annotation, caps, is_ours, is_replica, is_retired, label, retires, retires_anew, subjects, text,
+    Facts, caps, is_ours, is_replica, is_retired, label, retired_at, retires, retires_anew, subjects, text,
 };
 use crate::world::World;
 
@@ -139,8 +138,7 @@ fn deletes_only_after_grace(world: &World, facts: &Facts, record: &Record) -> bo
     }
     let Some(grace) = world.grace else { return false };
     let Some(before) = record.before.as_deref() else { return false };
-    let since = annotation(before, "spur.amd.com/retired-at").map(|at| at.parse::<Timestamp>().unwrap());
-    let since = since.map_or(std::time::SystemTime::UNIX_EPOCH, std::time::SystemTime::from);
+    let since = retired_at(before).unwrap_or(SystemTime::UNIX_EPOCH);
     let age = world.clock.at(record.at).duration_since(since).unwrap_or_default();
     let inside = |key: &Key, kind| key.kind == kind && key.namespace.as_ref() == Some(&record.key.name);
     let claims = facts.objects.keys().any(|key| inside(key, Kind::PersistentVolumeClaim));
@@ -171,8 +169,8 @@ fn few_are_retired(world: &World, facts: &Facts, record: &Record) -> bool {
         return true;
     }
     let now = world.clock.at(record.at);
-    let age = |at: &Duration| now.duration_since(world.clock.at(*at)).unwrap_or_default();
-    let gone = facts.retired.values().filter(|at| age(at) < Duration::from_hours(24)).count() + 1;
+    let age = |since: &SystemTime| now.duration_since(*since).unwrap_or_default();
+    let gone = facts.retired.values().filter(|since| age(since) < Duration::from_hours(24)).count() + 1;
     let accounts = facts.most_accounts(record.at);
     let many = gone > 10 || (gone >= 3 && gone * 5 > accounts);
     !many || facts.was_confirmed(record.at)
