@@ -134,7 +134,12 @@ document() {
 
 package() {
   local arguments=() library
-  for library in "${libraries[@]}"; do arguments+=(-p "$library"); done
+  for library in "${libraries[@]}"; do
+    arguments+=(-p "$library")
+    # Cargo unpacks a package that another needs beside those of registries and never looks whether it is still the
+    # same: what an earlier run left there would be tested in the place of what is here.
+    rm -rf "${CARGO_HOME:-$HOME/.cargo}"/registry/src/-*/"$library"-[0-9]*
+  done
   # What is not committed yet is tested as well.
   cargo package --allow-dirty "${arguments[@]}"
 }

@@ -2,6 +2,10 @@
 //! requests fail and are lost, somebody edits by hand. Whatever happens, what must never happen does not; and when the
 //! faults are over, the cluster is as the source says.
 //!
+//! One weakness is known and let pass: a RoleBinding that is written as new replaces one that the writer cannot know of
+//! yet, so that a member who was let in seconds ago is taken out again by a reading that does not name everybody (see
+//! `was_just_let_in`).
+//!
 //! `SPUR_SIMULATION_SEEDS` raises the number of runs, `SPUR_SIMULATION_SEED` picks one.
 
 #![cfg(all(feature = "apply", feature = "testing"))]
@@ -91,26 +95,12 @@ fn whatever_happens_nobody_is_let_in_too_early_and_all_is_well_in_the_end() {
         Some(seed) => seed..=seed,
         None => 1..=number("SPUR_SIMULATION_SEEDS").unwrap_or(SEEDS),
     };
-    // An open fault, printed so that nobody takes it for passed: SPUR_SIMULATION_SEED=281 shows it.
-    let open = |seed: &u64| *seed == 281 && seeds.clone().count() > 1;
-    if seeds.clone().any(|seed| open(&seed)) {
-        eprintln!(
-            "left out: seed 281, in which the Lease is deleted by hand and two replicas write at the same moment"
-        );
-    }
     let count = seeds.clone().count();
     // Runs share nothing, so each core takes its part of them.
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let failures: Vec<String> = std::thread::scope(|scope| {
-        let part = |core: usize| {
-            seeds
-                .clone()
-                .skip(core)
-                .step_by(cores)
-                .filter(|seed| !open(seed))
-                .filter_map(failure)
-                .collect::<Vec<_>>()
-        };
+        let part =
+            |core: usize| seeds.clone().skip(core).step_by(cores).filter_map(failure).collect::<Vec<_>>();
         let threads: Vec<_> = (0..cores).map(|core| scope.spawn(move || part(core))).collect();
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });

@@ -22,6 +22,8 @@ pub(crate) struct Facts {
     pub(crate) objects: BTreeMap<Key, Arc<Value>>,
     /// Since when each paused namespace is.
     pub(crate) paused: BTreeMap<String, Duration>,
+    /// Since when a namespace holds a PersistentVolumeClaim.
+    pub(crate) claims: BTreeMap<String, Duration>,
     /// When a replica let somebody in, by binding and subject.
     let_in: BTreeMap<(Key, String), Duration>,
     /// Since when a quota does not bind, and which replicas have had a hand in it since then.
@@ -166,6 +168,7 @@ impl Facts {
         Self {
             objects: BTreeMap::new(),
             paused: BTreeMap::new(),
+            claims: BTreeMap::new(),
             let_in: BTreeMap::new(),
             unbound: BTreeMap::new(),
             retired: BTreeMap::new(),
@@ -199,6 +202,13 @@ impl Facts {
                 let (before, after) = (subjects(record.before.as_deref()), subjects(record.after.as_deref()));
                 for subject in after.difference(&before) {
                     self.let_in.insert((record.key.clone(), subject.clone()), record.at);
+                }
+            }
+            Kind::PersistentVolumeClaim => {
+                let namespace = record.key.namespace.clone().unwrap_or_default();
+                match &record.after {
+                    Some(_) => drop(self.claims.entry(namespace).or_insert(record.at)),
+                    None => drop(self.claims.remove(&namespace)),
                 }
             }
             Kind::Namespace => self.take_namespace(record),

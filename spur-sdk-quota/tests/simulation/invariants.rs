@@ -15,6 +15,9 @@ use crate::world::World;
 /// How long a Lease holds.
 const LEASE: Duration = Duration::from_secs(15);
 
+/// How long it may take from the look into a namespace to its deletion.
+const LOOK: Duration = Duration::from_mins(1);
+
 /// A rule, and whether a change by a replica keeps it.
 type Rule = (&'static str, fn(&World, &Facts, &Record) -> bool);
 
@@ -140,10 +143,8 @@ fn deletes_only_after_grace(world: &World, facts: &Facts, record: &Record) -> bo
     let Some(before) = record.before.as_deref() else { return false };
     let since = retired_at(before).unwrap_or(SystemTime::UNIX_EPOCH);
     let age = world.clock.at(record.at).duration_since(since).unwrap_or_default();
-    let inside = |key: &Key, kind| key.kind == kind && key.namespace.as_ref() == Some(&record.key.name);
-    let claims = facts.objects.keys().any(|key| inside(key, Kind::PersistentVolumeClaim));
     // Somebody may make a claim between the look and the deletion.
-    let claims = claims && world.calm;
+    let claims = facts.claims.get(&record.key.name).is_some_and(|since| *since + LOOK < record.at);
     let gone = facts.known(&record.who, record.at).any(|reading| reading.lacks_account(&record.key.name));
     is_retired(before) && age + Duration::from_secs(1) >= grace && gone && !claims
 }

@@ -142,6 +142,11 @@ impl World {
         }
     }
 
+    /// One of the names that accounts have.
+    fn some_name(&mut self) -> String {
+        (*self.random.pick(&ACCOUNTS).unwrap()).to_owned()
+    }
+
     /// One of the accounts that the site has.
     pub(crate) fn some_account(&mut self) -> Option<String> {
         let names: Vec<String> = self.site.accounts().into_keys().filter(|name| name != FOREIGN).collect();
@@ -291,6 +296,12 @@ impl World {
         // Further where something waits for it.
         if self.grace.is_some() || self.random.happens(300) {
             let hours = if self.grace.is_some() { 20 + self.random.below(10) } else { self.random.below(30) };
+            if self.random.happens(300) {
+                let claim =
+                    Key::namespaced(Kind::PersistentVolumeClaim, &namespace_of(&self.some_name()), "data");
+                // It may be there already, or its namespace not.
+                let _ = self.cluster.put(SOMEBODY, &claim, serde_json::json!({}));
+            }
             self.clock.jump(Duration::from_hours(hours));
             self.tell(format_args!("the clock is set {hours} h forward"));
         }
