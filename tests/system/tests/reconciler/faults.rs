@@ -103,6 +103,11 @@ impl Armed {
         self.lock().waiting.is_empty()
     }
 
+    /// The requests that something waits for.
+    fn lines(&self) -> Vec<String> {
+        self.lock().waiting.keys().cloned().collect()
+    }
+
     /// How many have struck, and which are still waiting; they wait no more.
     fn disarm(&self) -> (usize, Vec<String>) {
         let mut arms = self.lock();
