@@ -8,6 +8,9 @@
 //! start it in seconds. Nothing runs in the pods: there is no node, and what this shows is decided before one is
 //! needed.
 
+#[path = "quickstart/accounts.rs"]
+mod accounts;
+
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -131,6 +134,9 @@ async fn tour(keep: bool) -> Result<()> {
     let report = apply(&drift, &api, &ApplyOptions::default()).await;
     ensure!(report.is_complete(), "not put right: {report:#?}");
     show_quota(&client).await?;
+
+    title("6. A controller keeps the accounts; alice gets a kubeconfig (on a control plane of its own)");
+    accounts::story().await?;
 
     title(&format!("Done in {:.1} s. What to try next", begun.elapsed().as_secs_f64()));
     say("  cargo run --release -p spur -- quota render examples/accounts.toml        the objects, as YAML");

@@ -1,11 +1,13 @@
 //! Kubernetes types: the objects of a projection, over `k8s-openapi`.
 
 pub use k8s_openapi;
-#[cfg(feature = "apply")]
+#[cfg(any(feature = "apply", feature = "kubeconfig"))]
 pub use kube;
 
 #[cfg(feature = "apply")]
 pub use crate::cluster::kube_api::KubeApi;
+#[cfg(feature = "kubeconfig")]
+pub use crate::kubeconfig::kube_api::{KubeAccess, KubeSessions};
 
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,

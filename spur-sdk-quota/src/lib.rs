@@ -2,11 +2,17 @@
 // Sums of quotas overflow loudly or not at all.
 #![deny(clippy::arithmetic_side_effects)]
 
+#[cfg(feature = "accounting")]
+pub mod accounting;
+#[cfg(any(feature = "apply", feature = "kubeconfig"))]
+mod api_error;
 mod check;
 #[cfg(feature = "apply")]
 pub mod cluster;
 mod explain;
 pub mod k8s;
+#[cfg(feature = "kubeconfig")]
+pub mod kubeconfig;
 mod model;
 mod policy;
 mod project;
@@ -15,7 +21,7 @@ mod report;
 pub mod source;
 #[cfg(feature = "testing")]
 pub mod testing;
-#[cfg(feature = "apply")]
+#[cfg(any(feature = "apply", feature = "kubeconfig"))]
 mod timestamp;
 
 pub use check::{Finding, check};

@@ -18,6 +18,10 @@ pub struct Deadlines {
     /// How long a Kubernetes watch may be silent before its connection counts as dead. The server sends a
     /// bookmark every minute. Default: 150 s.
     pub kubernetes_watch_silence: Duration,
+    /// One call of a controller or an agent. Default: 10 s.
+    pub rpc_unary: Duration,
+    /// One request to a store. Default: 5 s.
+    pub store: Duration,
 }
 
 impl Default for Deadlines {
@@ -27,6 +31,8 @@ impl Default for Deadlines {
             kubernetes_unary: Duration::from_secs(30),
             kubernetes_watch: Duration::from_secs(290),
             kubernetes_watch_silence: Duration::from_secs(150),
+            rpc_unary: Duration::from_secs(10),
+            store: Duration::from_secs(5),
         }
     }
 }
@@ -57,6 +63,20 @@ impl Deadlines {
     #[must_use]
     pub fn kubernetes_watch_silence(mut self, value: Duration) -> Self {
         self.kubernetes_watch_silence = value;
+        self
+    }
+
+    /// Sets the deadline of one call of a controller or an agent.
+    #[must_use]
+    pub fn rpc_unary(mut self, value: Duration) -> Self {
+        self.rpc_unary = value;
+        self
+    }
+
+    /// Sets the deadline of one request to a store.
+    #[must_use]
+    pub fn store(mut self, value: Duration) -> Self {
+        self.store = value;
         self
     }
 }

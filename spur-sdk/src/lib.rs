@@ -4,6 +4,13 @@ mod clock;
 mod deadline;
 mod error;
 pub mod fs;
+#[cfg(feature = "identity")]
+pub mod identity;
+#[cfg(feature = "rpc")]
+pub mod rpc;
+pub mod store;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod types;
 
 pub use clock::{Clock, ManualClock, SystemClock};
@@ -14,6 +21,7 @@ pub use types::limit::Limit;
 pub use types::name::{
     AccountName, ClusterName, LabelMapping, NameError, PartitionName, QosName, UserName, is_dns_label,
 };
+pub use types::node::NodeName;
 pub use types::quantity::{Bytes, MemorySpelling, Millicores, QuantityError};
 pub use types::time::{TimeError, parse_minutes};
 pub use types::tres::{Tres, TresError, TresLimits, TresUnit, format_tres, parse_tres};

@@ -10,6 +10,7 @@ use spur_sdk::fs::read_text;
 use spur_sdk_quota::cluster::{ControllerOptions, LeaseSettings, SHORTEST_GRACE};
 use spur_sdk_quota::source::{FileSource, Format, Merged, ReadOptions};
 
+use crate::accounts::Accounts;
 use crate::environment as env;
 
 const HELP: &str = "Of several replicas one leads, by the Lease; the others do nothing until it is gone. A file that is \
@@ -34,8 +35,18 @@ Exit codes: 0 told to stop, by SIGTERM or SIGINT; 1 cannot start; 64 usage.";
 #[command(name = "spur-operator", version, after_help = HELP)]
 pub(crate) struct Arguments {
     /// Files of accounts: TOML, YAML or a sacctmgr dump. Changes in them are written. A colon stands between two.
-    #[arg(required = true, value_name = "SOURCE", env = env::SOURCES, value_delimiter = ':')]
+    #[arg(
+        required_unless_present = "from_spur", conflicts_with = "from_spur", value_name = "SOURCE", env = env::SOURCES,
+        value_delimiter = ':'
+    )]
     sources: Vec<PathBuf>,
+    /// Take the accounts of a SPUR controller in the place of files: HOST:PORT, or http://HOST:PORT for one of SPUR's
+    /// own, which verifies nobody.
+    #[arg(long, value_name = "ADDRESS", env = env::FROM_SPUR)]
+    from_spur: Option<String>,
+    /// Credentials of an operator or an admin for the controller, as `spurctld init` writes them. Read once.
+    #[arg(long, value_name = "FILE", env = env::CREDENTIALS, requires = "from_spur")]
+    credentials: Option<PathBuf>,
     /// Policy file, TOML or YAML; without one the defaults hold. It is read once, at the start.
     #[arg(long, value_name = "FILE", env = env::POLICY)]
     pub(crate) policy: Option<PathBuf>,
@@ -125,10 +136,13 @@ fn grace(text: &str) -> Result<Duration, String> {
 }
 
 impl Arguments {
-    /// The files as one source.
-    pub(crate) fn source(&self) -> Merged<FileSource> {
+    /// The source that is named. Needs a runtime.
+    pub(crate) fn source(&self) -> anyhow::Result<Accounts> {
+        if let Some(address) = &self.from_spur {
+            return Accounts::of_controller(address, self.credentials.as_deref());
+        }
         let options = ReadOptions::default().format(self.format.map(Into::into)).complete(self.complete);
-        Merged::new(self.sources.iter().map(|path| FileSource::new(path, options)))
+        Ok(Accounts::Files(Merged::new(self.sources.iter().map(|path| FileSource::new(path, options)))))
     }
 
     /// How the controller runs. Every call gives another identity, unless one was named.

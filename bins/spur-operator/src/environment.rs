@@ -2,6 +2,10 @@
 
 /// Files of accounts, with colons between them.
 pub(crate) const SOURCES: &str = "SPUR_OPERATOR_SOURCES";
+/// A controller as the source.
+pub(crate) const FROM_SPUR: &str = "SPUR_OPERATOR_FROM_SPUR";
+/// Credentials for it.
+pub(crate) const CREDENTIALS: &str = "SPUR_OPERATOR_CREDENTIALS";
 /// Format of the files.
 pub(crate) const FORMAT: &str = "SPUR_OPERATOR_FORMAT";
 /// Whether dumps are whole.

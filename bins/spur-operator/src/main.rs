@@ -1,6 +1,7 @@
 //! Keeps a Kubernetes cluster at what a batch scheduler's accounts say: the controller of `spur-sdk-quota` as a
 //! program of its own, in a cluster or beside it.
 
+mod accounts;
 mod arguments;
 mod cluster;
 mod environment;

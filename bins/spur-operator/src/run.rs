@@ -52,7 +52,7 @@ async fn serve(arguments: &Arguments, policy: Policy) -> anyhow::Result<()> {
     let metrics = Metrics::register(&mut registry);
     let (sender, status) = watch::channel(Status::default());
     let options = arguments.options().metrics(metrics).status(sender);
-    let source = arguments.source();
+    let source = arguments.source()?;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         cluster,

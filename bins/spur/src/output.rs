@@ -53,6 +53,17 @@ pub(crate) fn value(
     print(&text)
 }
 
+/// A table for people, without lines.
+pub(crate) fn table<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
+    let mut table = comfy_table::Table::new();
+    table.load_style(comfy_table::presets::NOTHING);
+    table.set_header(head);
+    for row in rows {
+        table.add_row(row);
+    }
+    table.to_string()
+}
+
 fn stderr(text: &str) {
     // Nothing can be done about a terminal that is gone.
     let _ = writeln!(anstream::stderr().lock(), "{text}");

@@ -88,7 +88,10 @@ impl fmt::Display for Fairshare {
 }
 
 /// What a user may do in the accounting database. Nothing of it reaches Kubernetes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
 pub enum AdminLevel {
     /// An ordinary user.
     #[default]

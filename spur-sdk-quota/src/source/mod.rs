@@ -4,9 +4,13 @@ mod accounts;
 mod dump;
 pub(crate) mod fields;
 mod file;
+#[cfg(any(feature = "accounting", feature = "source-spur"))]
+pub(crate) mod lists;
 mod merged;
 pub(crate) mod node;
 mod schema;
+#[cfg(feature = "source-spur")]
+mod spur;
 mod write;
 
 use std::future::Future;
@@ -21,6 +25,8 @@ pub use dump::dump_keys;
 pub use file::FileSource;
 pub use merged::Merged;
 pub use schema::{accounts_schema, policy_schema};
+#[cfg(feature = "source-spur")]
+pub use spur::SpurSource;
 pub use write::{to_accounts_toml, to_dump};
 
 /// Where accounts come from. A host implements it over its own store.
@@ -74,6 +80,20 @@ pub enum SourceError {
         /// The file.
         file: String,
     },
+    /// A service changes all the time; what is read of it may not belong together.
+    #[error("{service} changes while it is read: tried {attempts} times")]
+    Restless {
+        /// What the service is called.
+        service: String,
+        /// How often it was read.
+        attempts: u32,
+    },
+    /// A service shows this caller only a part.
+    #[error("{service} shows only a part of the accounts: ask as an operator or an admin")]
+    Part {
+        /// What the service is called.
+        service: String,
+    },
     /// A host's own store cannot be read.
     #[error("read accounts from {store}")]
     Store {
@@ -90,7 +110,8 @@ impl Classify for SourceError {
         match self {
             Self::File(error) => error.kind(),
             Self::Syntax { .. } => ErrorKind::Invalid,
-            Self::Unsteady { .. } | Self::Store { .. } => ErrorKind::Unavailable,
+            Self::Part { .. } => ErrorKind::Denied,
+            Self::Unsteady { .. } | Self::Restless { .. } | Self::Store { .. } => ErrorKind::Unavailable,
         }
     }
 }

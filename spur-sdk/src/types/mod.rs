@@ -3,6 +3,7 @@
 pub(crate) mod hostlist;
 pub(crate) mod limit;
 pub(crate) mod name;
+pub(crate) mod node;
 pub(crate) mod quantity;
 pub(crate) mod time;
 pub(crate) mod tres;

@@ -35,6 +35,9 @@ pub enum NameError {
     /// It begins or ends with white space, which nobody sees.
     #[error("\"{0}\" begins or ends with white space")]
     Padded(String),
+    /// It is no DNS-1123 subdomain, as the name of a machine or a site must be.
+    #[error("{0:?} is no DNS name: write a-z, 0-9, - and dots, such as gpu01 or gpu01.site.example")]
+    NotDns(String),
 }
 
 impl Classify for NameError {

@@ -1,4 +1,4 @@
-//! The program `spur`, built as it stands, as a process that tests stop, let go on and kill.
+//! The programs, built as they stand, as processes that tests stop, let go on and kill.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -8,17 +8,30 @@ use std::sync::OnceLock;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 
-/// The program, built once.
+/// The program `spur`, built once.
 ///
 /// # Errors
 /// It cannot be built.
 pub fn spur() -> Result<&'static Path> {
     static PROGRAM: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    let built = PROGRAM.get_or_init(|| build().map_err(|error| format!("{error:#}")));
-    built.as_deref().map_err(|error| anyhow!("build spur: {error}"))
+    once(&PROGRAM, "spur")
 }
 
-fn build() -> Result<PathBuf> {
+/// The program `spurctld`, built once.
+///
+/// # Errors
+/// It cannot be built.
+pub fn spurctld() -> Result<&'static Path> {
+    static PROGRAM: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    once(&PROGRAM, "spurctld")
+}
+
+fn once(program: &'static OnceLock<Result<PathBuf, String>>, name: &str) -> Result<&'static Path> {
+    let built = program.get_or_init(|| build(name).map_err(|error| format!("{error:#}")));
+    built.as_deref().map_err(|error| anyhow!("build {name}: {error}"))
+}
+
+fn build(package: &str) -> Result<PathBuf> {
     let test = std::env::current_exe()?;
     let profile = test.ancestors().nth(2).context("the folder of the profile")?;
     let target = profile.parent().context("the target folder")?;
@@ -26,7 +39,7 @@ fn build() -> Result<PathBuf> {
     let name = if name == "debug" { "dev" } else { name };
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
-    build.args(["build", "--quiet", "--package", "spur", "--profile", name, "--target-dir"]).arg(target);
+    build.args(["build", "--quiet", "--package", package, "--profile", name, "--target-dir"]).arg(target);
     // What cargo tells this test of its package is not meant for others, and would have some of them built anew.
     for (name, _) in std::env::vars_os() {
         let of_package = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
@@ -37,10 +50,10 @@ fn build() -> Result<PathBuf> {
     // The workspace's own cargo configuration is found from there.
     build.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));
     ensure!(build.status().context("run cargo")?.success(), "cargo build");
-    Ok(profile.join("spur"))
+    Ok(profile.join(package))
 }
 
-/// A run of `spur`; killed with the value.
+/// A run of a program; killed with the value.
 #[derive(Debug)]
 pub struct Program {
     child: Child,
@@ -54,20 +67,32 @@ impl Drop for Program {
 }
 
 impl Program {
-    /// Starts it; what it says is added to `log`.
+    /// Starts `spur`; what it says is added to `log`.
     ///
     /// # Errors
     /// It cannot be built or started.
     pub fn start<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>, log: &Path) -> Result<Self> {
+        Self::run(spur()?, arguments, log)
+    }
+
+    /// Starts a program; what it says is added to `log`.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn run<A: AsRef<OsStr>>(
+        program: &Path,
+        arguments: impl IntoIterator<Item = A>,
+        log: &Path,
+    ) -> Result<Self> {
         let out = File::options().create(true).append(true).open(log);
         let out = out.with_context(|| format!("open {}", log.display()))?;
-        let child = Command::new(spur()?)
+        let child = Command::new(program)
             .args(arguments)
             .stdin(Stdio::null())
             .stderr(out.try_clone()?)
             .stdout(out)
             .spawn()
-            .context("start spur")?;
+            .with_context(|| format!("start {}", program.display()))?;
         Ok(Self { child, log: log.to_owned() })
     }
 

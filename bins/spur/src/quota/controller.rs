@@ -11,14 +11,14 @@ use spur_sdk_quota::cluster::{
     RemovalsDecision, Report, SiteStatus, State, confirm_removals, observe, plan as make_plan, plan_prune,
     prune as delete_planned, removals, site_status,
 };
-use spur_sdk_quota::source::{FileSource, Merged, ReadOptions};
+use spur_sdk_quota::source::{FileSource, Merged, ReadOptions, SpurSource};
 use spur_sdk_quota::{CancellationToken, Policy, QuotaProjector};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use super::cluster::{connect, runtime};
 use super::sources::{policy as read_policy, read, tell_problems};
-use super::{Input, LeaseArgs, Pruned, Reach, Target, Watching};
+use super::{FromSpur, Input, LeaseArgs, Pruned, Reach, Target, Watching};
 use crate::exit::{Exit, UsageError};
 use crate::output::{self, Format};
 
@@ -48,11 +48,13 @@ fn policy_or_default(path: Option<&Path>) -> anyhow::Result<Policy> {
 
 pub(super) fn watch(
     sources: &[PathBuf],
+    spur: FromSpur,
     input: &Input,
     target: &Target,
     watching: Watching,
     format: Format,
 ) -> anyhow::Result<Exit> {
+    let controller = spur.controller();
     if sources.iter().any(|source| source.as_os_str() == "-") {
         bail!(UsageError("standard input (-) cannot be watched; name files"));
     }
@@ -73,9 +75,13 @@ pub(super) fn watch(
             printed
         });
         // The sender goes with the controller, and the last report ends the printing.
-        let controller = QuotaController::with(options);
-        controller.serve(Merged::new(files), api, policy, shutdown).await?;
-        drop(controller);
+        match controller {
+            Some(spur) => {
+                let source = SpurSource::new(spur.client()?);
+                QuotaController::with(options).serve(source, api, policy, shutdown).await?;
+            }
+            None => QuotaController::with(options).serve(Merged::new(files), api, policy, shutdown).await?,
+        }
         // Whoever reads may have stopped reading.
         tokio::time::timeout(Duration::from_secs(1), printing).await.unwrap_or(Ok(Ok(())))?
     });

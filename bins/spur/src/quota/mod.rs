@@ -10,6 +10,8 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use spur_sdk_quota::source::Format;
 
+pub(crate) use self::sources::model as read_model;
+use crate::controller::Controller;
 use crate::exit::{self, Exit};
 use crate::output;
 
@@ -39,6 +41,25 @@ pub(crate) struct Input {
     /// missing retired by a controller. It cannot be seen from a dump, since a cut one reads as well.
     #[arg(long)]
     complete: bool,
+}
+
+/// A controller's accounts as the source.
+#[derive(Args, Debug)]
+pub(crate) struct FromSpur {
+    /// Take the accounts of a SPUR controller: unix:PATH, HOST:PORT, or http://HOST:PORT for one of SPUR's own, which
+    /// verifies nobody.
+    #[arg(long, value_name = "ADDRESS")]
+    from_spur: Option<String>,
+    /// Credentials for a controller on another machine, of an operator or an admin.
+    #[arg(long, value_name = "FILE", env = crate::environment::CREDENTIALS)]
+    credentials: Option<PathBuf>,
+}
+
+impl FromSpur {
+    fn controller(self) -> Option<Controller> {
+        let credentials = self.credentials;
+        self.from_spur.map(|address| Controller { controller: Some(address), credentials })
+    }
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -240,8 +261,10 @@ Examples:
   spur quota watch accounts.toml -o json | jq -c 'select(.report == \"reverted\")'"))]
     Watch {
         /// Files of accounts: TOML, YAML or a sacctmgr dump.
-        #[arg(required = true, value_name = "SOURCE")]
+        #[arg(required_unless_present = "from_spur", conflicts_with = "from_spur", value_name = "SOURCE")]
         sources: Vec<PathBuf>,
+        #[command(flatten)]
+        spur: FromSpur,
         #[command(flatten)]
         input: Input,
         #[command(flatten)]
@@ -394,8 +417,8 @@ pub(crate) fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Plan { sources, input, target, exit_code, output } => {
             cluster::plan(&sources, &input, &target, exit_code, output)
         }
-        Command::Watch { sources, input, target, watching, output } => {
-            controller::watch(&sources, &input, &target, watching, output)
+        Command::Watch { sources, spur, input, target, watching, output } => {
+            controller::watch(&sources, spur, &input, &target, watching, output)
         }
         Command::Status { sources, input, target, lease, exit_code, output } => {
             controller::status(&sources, &input, &target, lease, exit_code, output)

@@ -61,7 +61,7 @@ pub(super) fn read(sources: &[PathBuf], input: &Input) -> anyhow::Result<(Policy
 }
 
 /// Reads all sources into one model.
-pub(super) fn model(sources: &[PathBuf], reading: &Reading) -> anyhow::Result<Model> {
+pub(crate) fn model(sources: &[PathBuf], reading: &Reading) -> anyhow::Result<Model> {
     stdin_once(sources.iter())?;
     merged(sources, ReadOptions::default().format(reading.format()))
 }

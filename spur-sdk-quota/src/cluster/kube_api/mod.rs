@@ -1,4 +1,4 @@
-//! [`ClusterApi`] over the kube client; foreign errors are translated here and nowhere else.
+//! [`ClusterApi`] over the kube client.
 
 mod event;
 mod lease;
@@ -16,8 +16,9 @@ use kube::api::{
 use kube::core::GroupVersionKind;
 use kube::{Client, Error};
 use serde_json::Value;
-use spur_sdk::{Classify, Deadlines, ErrorKind, error_chain};
+use spur_sdk::{Classify, Deadlines, ErrorKind};
 
+use crate::api_error::translate;
 use crate::cluster::{ApiError, ClusterApi, Key, Kind, List, Selection, WatchEvent};
 use crate::project::names;
 
@@ -129,25 +130,6 @@ impl KubeApi {
 /// An object as JSON.
 fn value(object: impl serde::Serialize) -> Result<Value, ApiError> {
     serde_json::to_value(object).map_err(|error| ApiError::Answer(error.to_string()))
-}
-
-fn translate(error: Error) -> ApiError {
-    match error {
-        Error::Api(status) => ApiError::Status {
-            code: status.code,
-            retry_after: status
-                .details
-                .as_ref()
-                .map(|details| details.retry_after_seconds)
-                .filter(|seconds| *seconds > 0)
-                .map(|seconds| Duration::from_secs(seconds.into())),
-            reason: status.reason,
-            message: status.message,
-        },
-        Error::SerdeError(error) => ApiError::Answer(error.to_string()),
-        Error::Service(source) => ApiError::Transport(error_chain(&*source)),
-        other => ApiError::Transport(other.to_string()),
-    }
 }
 
 impl ClusterApi for KubeApi {
