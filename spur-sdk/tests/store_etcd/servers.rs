@@ -176,7 +176,8 @@ impl Etcd {
     }
 
     pub(crate) async fn three() -> Self {
-        let etcd = Self::new(3, &[], None);
+        // Half of etcd's defaults: elections are waited for.
+        let etcd = Self::new(3, &["--heartbeat-interval=50", "--election-timeout=500"], None);
         etcd.ready().await;
         etcd
     }

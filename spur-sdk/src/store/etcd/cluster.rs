@@ -7,18 +7,20 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use etcd_client::{Client, ConnectOptions, GetOptions};
+use etcd_client::{Client, ConnectOptions, GetOptions, ResponseHeader};
 use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use zeroize::Zeroizing;
 
 use super::failure::{Failure, Fault};
+use super::keys::revision_of;
 use super::settings::{EtcdSettings, EtcdSettingsError};
+use crate::store::Revision;
 
 /// After how long the next endpoint is asked as well, at most.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -39,6 +41,21 @@ pub(super) struct Cluster {
     pub(super) deadline: Duration,
     /// What is read to see whether an endpoint works.
     probe: Vec<u8>,
+    pub(super) newest: Newest,
+}
+
+/// The newest revision that was seen; the cluster's own is at least that.
+#[derive(Debug, Default)]
+pub(super) struct Newest(AtomicU64);
+
+impl Newest {
+    pub(super) fn see(&self, revision: Revision) {
+        self.0.fetch_max(revision.0, Ordering::Relaxed);
+    }
+
+    pub(super) fn revision(&self) -> Revision {
+        Revision(self.0.load(Ordering::Relaxed))
+    }
 }
 
 impl fmt::Debug for Cluster {
@@ -145,7 +162,15 @@ impl Cluster {
             place: settings.endpoints.join(", "),
             deadline: settings.deadline,
             probe: prefix.as_bytes().to_vec(),
+            newest: Newest::default(),
         })
+    }
+
+    /// The revision of an answer.
+    pub(super) fn seen(&self, header: Option<&ResponseHeader>) -> Revision {
+        let at = revision_of(header);
+        self.newest.see(at);
+        at
     }
 
     /// The endpoints, the one that is to be asked first at the front.
@@ -263,11 +288,12 @@ impl Cluster {
         let asked = self.ask_within(end.saturating_duration_since(Instant::now()), move |mut client| {
             let probe = probe.clone();
             async move {
-                client.get(probe, Some(GetOptions::new().with_count_only())).await?;
-                Ok(())
+                let answer = client.get(probe, Some(GetOptions::new().with_count_only())).await?;
+                Ok(revision_of(answer.header()))
             }
         });
-        let (index, ()) = asked.await.map_err(Failure::before_sending)?;
+        let (index, at) = asked.await.map_err(Failure::before_sending)?;
+        self.newest.see(at);
         let endpoint = self.endpoints.get(index).cloned();
         Ok((index, endpoint.ok_or_else(|| Failure::NotNow(Fault::new("no endpoint")))?))
     }

@@ -1,6 +1,6 @@
 //! Our keys as etcd has them: all below one prefix.
 
-use etcd_client::KeyValue;
+use etcd_client::{KeyValue, ResponseHeader};
 
 use crate::store::{Entry, Key, Revision, StoreError};
 
@@ -38,4 +38,8 @@ pub(super) fn revision(number: i64) -> Revision {
 /// A revision for etcd; one that is too large has not been yet.
 pub(super) fn number(revision: Revision) -> i64 {
     i64::try_from(revision.0).unwrap_or(i64::MAX)
+}
+
+pub(super) fn revision_of(header: Option<&ResponseHeader>) -> Revision {
+    header.map(|header| revision(header.revision())).unwrap_or_default()
 }

@@ -11,14 +11,12 @@ mod settings;
 mod watch;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use etcd_client::{
-    Client, Compare, CompareOp, GetOptions, GetResponse, KeyValue, PutOptions, ResponseHeader, Txn, TxnOp,
-    TxnOpResponse,
+    Client, Compare, CompareOp, GetOptions, GetResponse, KeyValue, PutOptions, Txn, TxnOp, TxnOpResponse,
 };
 
-use self::cluster::Cluster;
+use self::cluster::{Cluster, Newest};
 use self::failure::Failure;
 use self::keys::{Keys, number, revision};
 pub use self::leadership::EtcdLeadership;
@@ -49,8 +47,6 @@ pub struct EtcdStore {
     /// The same over other connections: what nobody reads fills a connection, and would hold up all calls on it.
     watched: Arc<Cluster>,
     keys: Keys,
-    /// The newest revision that was seen; the cluster's is at least that.
-    newest: Arc<AtomicU64>,
 }
 
 impl EtcdStore {
@@ -62,14 +58,7 @@ impl EtcdStore {
         let prefix = settings.whole_prefix()?;
         let cluster = Arc::new(Cluster::new(settings, &prefix).await?);
         let watched = Arc::new(Cluster::new(settings, &prefix).await?);
-        Ok(Self { cluster, watched, keys: Keys(prefix), newest: Arc::default() })
-    }
-
-    /// The revision of an answer.
-    fn seen(&self, header: Option<&ResponseHeader>) -> Revision {
-        let at = revision_of(header);
-        self.newest.fetch_max(at.0, Ordering::Relaxed);
-        at
+        Ok(Self { cluster, watched, keys: Keys(prefix) })
     }
 
     fn read_failed(&self, failure: Failure) -> StoreError {
@@ -89,7 +78,7 @@ impl EtcdStore {
     async fn look(&self, key: &Key) -> Result<(Option<KeyValue>, Revision), StoreError> {
         let read = self.read(self.keys.there(key.as_str()), GetOptions::new()).await;
         let mut answer = read.map_err(|failure| self.read_failed(failure))?;
-        let at = self.seen(answer.header());
+        let at = self.cluster.seen(answer.header());
         Ok((answer.take_kvs().pop(), at))
     }
 
@@ -108,7 +97,7 @@ impl EtcdStore {
                 page => page?,
             };
             if at == Revision(0) {
-                at = self.seen(page.header());
+                at = self.cluster.seen(page.header());
             }
             found.append(&mut page.take_kvs());
             if !page.more() {
@@ -176,7 +165,7 @@ impl EtcdStore {
             async move { Ok(client.txn(looks).await?) }
         };
         let Ok(answer) = self.cluster.ask(look).await else { return false };
-        let nothing_since = self.seen(answer.header()) == before;
+        let nothing_since = self.cluster.seen(answer.header()) == before;
         let is_older = |found: &KeyValue| revision(found.mod_revision()) <= before;
         let mut found = answer.op_responses().into_iter();
         // An absent key tells nothing: it may have been deleted since.
@@ -188,23 +177,27 @@ impl EtcdStore {
     async fn commit_with(&self, transaction: &Transaction, lease: i64) -> Result<Commit, StoreError> {
         transaction.check()?;
         let request = self.request(transaction, lease);
-        let send = move |mut client: Client| {
-            let request = request.clone();
-            async move { Ok(client.txn(request).await?) }
+        let before = Arc::new(Newest::default());
+        let send = {
+            let (cluster, before) = (Arc::clone(&self.cluster), Arc::clone(&before));
+            move |mut client: Client| {
+                before.see(cluster.newest.revision());
+                let request = request.clone();
+                async move { Ok(client.txn(request).await?) }
+            }
         };
         let place = &self.cluster.place;
-        let before = Revision(self.newest.load(Ordering::Relaxed));
         let answer = if transaction.writes().is_empty() {
             self.cluster.ask(send).await.map_err(|failure| failure.of_read(place))?
         } else {
             match self.cluster.send(send).await {
-                Err(Failure::Full(fault)) if !self.is_untouched(transaction, before).await => {
+                Err(Failure::Full(fault)) if !self.is_untouched(transaction, before.revision()).await => {
                     return Err(Failure::Unclear(fault).of_write(place));
                 }
                 answer => answer.map_err(|failure| failure.of_write(place))?,
             }
         };
-        let at = self.seen(answer.header());
+        let at = self.cluster.seen(answer.header());
         if answer.succeeded() {
             return Ok(Commit::Done(at));
         }
@@ -262,8 +255,4 @@ fn end_of(prefix: &[u8]) -> Vec<u8> {
 /// A revision to compare with. To etcd an absent key has revision 0, which to us no key has.
 fn exact(revision: Revision) -> i64 {
     if revision == Revision(0) { -1 } else { number(revision) }
-}
-
-fn revision_of(header: Option<&ResponseHeader>) -> Revision {
-    header.map(|header| revision(header.revision())).unwrap_or_default()
 }

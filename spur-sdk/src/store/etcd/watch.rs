@@ -17,8 +17,8 @@ use tracing::{debug, warn};
 
 use super::cluster::Cluster;
 use super::failure::{Failure, Fault};
-use super::keys::{Keys, number, revision};
-use super::{EtcdStore, MAX_ANSWER, revision_of};
+use super::keys::{Keys, number, revision, revision_of};
+use super::{EtcdStore, MAX_ANSWER};
 use crate::error_chain;
 use crate::store::{Change, ChangeSet, Changes, Revision, StoreError, Watch};
 
