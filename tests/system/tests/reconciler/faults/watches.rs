@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 use spur_sdk_quota::cluster::{ControllerOptions, Key, Kind};
 use spur_sdk_quota::{Model, Policy, names};
@@ -193,16 +193,24 @@ impl Place {
 
     /// Does what the hand does.
     async fn change(&self, witness: &Witness) -> Result<()> {
-        let done = match &self.hand {
-            Hand::Edits(patch) => witness.edit(&self.key, patch.clone()).await?,
-            Hand::MakesOrRemoves(_) if witness.get(&self.key).is_some() => witness.remove(&self.key).await?,
-            Hand::Makes(_) if witness.get(&self.key).is_some() => true,
-            Hand::Makes(object) | Hand::MakesOrRemoves(object) => {
-                witness.create(&self.key, object.clone()).await?
+        // Whether it is there, the witness hears by a watch of its own, which may be behind.
+        for _ in 0..200 {
+            let done = match &self.hand {
+                Hand::Edits(patch) => witness.edit(&self.key, patch.clone()).await?,
+                Hand::MakesOrRemoves(_) if witness.get(&self.key).is_some() => {
+                    witness.remove(&self.key).await?
+                }
+                Hand::Makes(_) if witness.get(&self.key).is_some() => true,
+                Hand::Makes(object) | Hand::MakesOrRemoves(object) => {
+                    witness.create(&self.key, object.clone()).await?
+                }
+            };
+            if done {
+                return Ok(());
             }
-        };
-        ensure!(done, "{} cannot be changed by hand", self.key);
-        Ok(())
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        bail!("{} cannot be changed by hand", self.key)
     }
 
     /// Goes through all breaks; where to begin differs, so that not all watches are silent at the same time.
