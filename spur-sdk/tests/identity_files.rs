@@ -149,11 +149,11 @@ fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/identity")
 }
 
-/// The store of a site as the first version wrote it, a file for each record.
-async fn golden_store() -> MemoryStore {
+/// The store of a site as a version wrote it, a file for each record.
+async fn stored(golden: &Path) -> MemoryStore {
     let store = MemoryStore::new();
     let mut transaction = Transaction::new();
-    for entry in std::fs::read_dir(golden().join("records")).unwrap() {
+    for entry in std::fs::read_dir(golden.join("records")).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_str().unwrap().replace("--", "/");
         let key: Key = name.parse().unwrap();
@@ -166,15 +166,30 @@ async fn golden_store() -> MemoryStore {
 
 #[tokio::test]
 async fn records_and_files_of_the_first_version_are_read() {
+    are_read(&golden()).await;
+}
+
+#[tokio::test]
+async fn records_and_files_of_this_version_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    // For a new format's golden files, beside those of the earlier ones.
+    let named = std::env::var_os("SPUR_WRITE_GOLDEN").map(PathBuf::from);
+    let written = named.unwrap_or_else(|| folder.path().join("identity"));
+    write(&written).await;
+    are_read(&written).await;
+}
+
+/// Reads what [`write`] wrote, whichever version's it was.
+async fn are_read(golden: &Path) {
     let folder = tempfile::tempdir().unwrap();
     let own = |name: &str| {
         // As they come out of a checkout, others may read them.
         let path = folder.path().join(name);
-        std::fs::copy(golden().join(name), &path).unwrap();
+        std::fs::copy(golden.join(name), &path).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
         path
     };
-    let store = golden_store().await;
+    let store = stored(golden).await;
     let authority = Authority::load(&store, &SiteKey::load(&own("site.key")).unwrap()).await.unwrap();
     assert_eq!(authority.site().as_str(), "golden");
     let clock = ManualClock::new(now());
@@ -190,9 +205,8 @@ async fn records_and_files_of_the_first_version_are_read() {
     assert_eq!(told, [("gpu01", false, false), ("gpu02", false, true), ("login1", true, false)]);
     let credentials = Credentials::load(&own("node.pem"), now()).unwrap();
     assert_eq!(credentials.subject().to_string(), "node gpu01");
-    roster
-        .check(credentials.content())
-        .expect("it is the one before the current one, which was not used yet");
+    // It is the one before the current one, which was not used yet.
+    roster.check(credentials.content()).unwrap();
     let certificates = registry.certificates().await.unwrap();
     let revoked: Vec<_> = certificates.iter().filter(|certificate| certificate.revoked).collect();
     let [carol] = revoked.as_slice() else { panic!("{certificates:?}") };
@@ -203,7 +217,7 @@ async fn records_and_files_of_the_first_version_are_read() {
     let void = roster.check_serial(&carol.subject, carol.serial).unwrap_err();
     assert!(matches!(void, IdentityError::Void { void: Void::Revoked, .. }), "{void:?}");
     let request = KeyRequest::generate().unwrap();
-    let tokens = std::fs::read_to_string(golden().join("tokens")).unwrap();
+    let tokens = std::fs::read_to_string(golden.join("tokens")).unwrap();
     let tokens: Vec<_> = tokens.lines().collect();
     let name = "gpu03".parse().unwrap();
     let used = registry.enrol(tokens[0], request.pem(), &name).await.unwrap_err();
@@ -211,14 +225,12 @@ async fn records_and_files_of_the_first_version_are_read() {
     registry.enrol(tokens[1], request.pem(), &name).await.unwrap();
 }
 
-/// Writes the golden files; run by hand for a new format, into a folder of its own.
-#[tokio::test]
-#[ignore = "writes files"]
-async fn write_golden_files() {
+/// Writes the golden files into a new folder.
+async fn write(folder: &Path) {
     let by = Caller::local(Identity::Admin { name: "root".parse().unwrap() }, 0, 1);
     let store = MemoryStore::new();
-    std::fs::create_dir_all(golden().join("records")).unwrap();
-    let key = SiteKey::create(&golden().join("site.key")).unwrap();
+    std::fs::create_dir_all(folder.join("records")).unwrap();
+    let key = SiteKey::create(&folder.join("site.key")).unwrap();
     let name = "golden".parse().unwrap();
     let (authority, _) = Authority::establish(&store, &key, &name, 3653 * DAY, now()).await.unwrap();
     let clock = ManualClock::new(now());
@@ -232,7 +244,7 @@ async fn write_golden_files() {
             let certificate = registry.enrol(&token, request.pem(), &name.parse().unwrap()).await.unwrap();
             if name == "gpu01" {
                 let serial = certificate.serial();
-                request.complete(&certificate).unwrap().save(&golden().join("node.pem")).unwrap();
+                request.complete(&certificate).unwrap().save(&folder.join("node.pem")).unwrap();
                 let next = KeyRequest::generate().unwrap();
                 registry.renew(&name.parse().unwrap(), serial, next.pem()).await.unwrap();
             }
@@ -245,14 +257,14 @@ async fn write_golden_files() {
     let certificate = registry.issue_for(request.pem(), carol, &by).await.unwrap();
     registry.revoke(certificate.serial(), &by).await.unwrap();
     let (first, last) = (tokens.first().unwrap(), tokens.last().unwrap());
-    std::fs::write(golden().join("tokens"), format!("{first}\n{last}\n")).unwrap();
+    std::fs::write(folder.join("tokens"), format!("{first}\n{last}\n")).unwrap();
     let keep = |key: &str| {
         !key.contains("/token/") || [first, last].iter().any(|token| key.ends_with(&token[10..26]))
     };
     for entry in store.range("").await.unwrap().entries {
         let name = entry.key.as_str();
         if keep(name) {
-            std::fs::write(golden().join("records").join(name.replace('/', "--")), entry.value).unwrap();
+            std::fs::write(folder.join("records").join(name.replace('/', "--")), entry.value).unwrap();
         }
     }
 }

@@ -7,15 +7,12 @@ use std::time::SystemTime;
 use anyhow::{Context, bail};
 use spur_sdk::fs::read_text;
 use spur_sdk::identity::Credentials;
-use spur_sdk::rpc::{Client, ClientOptions, Target};
+use spur_sdk::rpc::{Client, ClientOptions, Target, with_port};
 use spur_sdk_quota::Model;
 use spur_sdk_quota::source::{FileSource, Merged, Source, SourceError, SpurSource};
 
 /// The largest file of credentials, in bytes.
 const MAX_CREDENTIALS: u64 = 1 << 16;
-
-/// SPUR's port.
-const PORT: u16 = 6817;
 
 /// Files, or a controller.
 pub(crate) enum Accounts {
@@ -43,14 +40,6 @@ impl Accounts {
         let client = Client::new(&target, ClientOptions::default()).context("--from-spur")?;
         Ok(Self::Controller(SpurSource::new(client)))
     }
-}
-
-/// `HOST:PORT`; IPv6 addresses stand in brackets.
-fn with_port(address: &str) -> String {
-    let has_port = address.rsplit_once(':').is_some_and(|(host, port)| {
-        (!host.contains(':') || host.ends_with(']')) && port.parse::<u16>().is_ok()
-    });
-    if has_port { address.to_owned() } else { format!("{address}:{PORT}") }
 }
 
 impl Source for Accounts {

@@ -11,7 +11,7 @@ use spur_sdk::{Deadlines, SystemClock, error_chain};
 use spur_sdk_quota::Policy;
 use spur_sdk_quota::accounting::Accounting;
 use spur_sdk_quota::k8s::KubeAccess;
-use spur_sdk_quota::kubeconfig::{AccountMemberships, KubeconfigPolicy, Minter};
+use spur_sdk_quota::kubeconfig::{AccountMemberships, KubeconfigPolicy, Minter, lock_out};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{Config, Kubernetes};
@@ -153,34 +153,18 @@ async fn serve(
         () = term.lost() => tracing::warn!("the term of leadership is over"),
         () = shutdown.cancelled() => {}
         () = sweep(services) => {}
-        () = lock_out(services) => {}
+        () = locked_out(services) => {}
     }
     Ok(())
 }
 
-/// Ends the sessions of users who lose their last membership. The reconciler takes their ServiceAccounts away, which
-/// voids all tokens, but not while it holds removals for somebody to confirm.
-async fn lock_out(services: &Services) {
-    let (Some(accounting), Some(minter)) = (services.accounts.get(), services.minter.get()) else {
-        return std::future::pending().await;
-    };
-    let mut book = accounting.book();
-    loop {
-        if accounting.changed_since(book.revision()).await.is_err() {
-            return std::future::pending().await;
-        }
-        let now = accounting.book();
-        for user in book
-            .users()
-            .keys()
-            .filter(|user| !book.accounts_of(user).is_empty() && now.accounts_of(user).is_empty())
-        {
-            if let Err(error) = minter.revoke(user).await {
-                tracing::warn!(%user, error = error_chain(&error), "sessions of a user without an account go on");
-            }
-        }
-        book = now;
+/// Locks out who is in no account any more.
+async fn locked_out(services: &Services) {
+    if let (Some(accounting), Some(minter)) = (services.accounts.get(), services.minter.get()) {
+        lock_out(&accounting, &minter).await;
     }
+    // The end of the term is told by others.
+    std::future::pending::<()>().await;
 }
 
 /// Sweeps now and then what has expired.

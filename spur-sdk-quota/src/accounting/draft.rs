@@ -110,11 +110,6 @@ impl Draft {
         Self { book: book.clone(), steps: Vec::new() }
     }
 
-    /// The book as it will be.
-    pub(super) fn into_book(self) -> Book {
-        self.book
-    }
-
     pub(super) fn make(&mut self, change: Change) -> Result<(), AccountingError> {
         match change {
             Change::Account(edit) => self.account(*edit),

@@ -142,18 +142,17 @@ impl Accounting {
     /// What changes would do, without making them.
     pub(super) fn dry_run(&self, changes: Vec<Change>) -> Result<Changed, AccountingError> {
         let book = self.book();
-        let (_, steps) = plan(&book, changes)?;
+        let steps = plan(&book, changes)?;
         Ok(Changed { lines: lines(&steps), revision: book.revision })
     }
 }
 
-fn plan(book: &Book, changes: Vec<Change>) -> Result<(Book, Vec<Step>), AccountingError> {
+fn plan(book: &Book, changes: Vec<Change>) -> Result<Vec<Step>, AccountingError> {
     let mut draft = Draft::new(book);
     for change in changes {
         draft.make(change)?;
     }
-    let steps = std::mem::take(&mut draft.steps);
-    Ok((draft.into_book(), steps))
+    Ok(draft.steps)
 }
 
 fn lines(steps: &[Step]) -> Vec<String> {
@@ -189,7 +188,7 @@ impl<S: Store, C: Clock> Writer<S, C> {
                 self.read_anew().await?;
             }
             let book = Arc::clone(&self.publish.borrow());
-            let (_, steps) = plan(&book, changes.to_vec())?;
+            let steps = plan(&book, changes.to_vec())?;
             match self.carry_out(&book, &steps, caller).await {
                 Ok(Some(revision)) => return Ok(Changed { lines: lines(&steps), revision }),
                 Ok(None) if attempt < 3 => self.stale = true,

@@ -86,7 +86,7 @@ pub struct Minted {
 /// Makes and ends the sessions of a control plane. It keeps nothing: several may work side by side.
 pub struct Minter<A, M> {
     pub(super) access: A,
-    memberships: M,
+    pub(super) memberships: M,
     pub(super) policy: KubeconfigPolicy,
     pub(super) clock: Arc<dyn Clock>,
 }

@@ -35,6 +35,8 @@ mod error;
 mod evict;
 mod exec;
 pub(crate) mod kube_api;
+#[cfg(feature = "accounting")]
+mod lock_out;
 mod membership;
 mod minter;
 mod policy;
@@ -54,6 +56,8 @@ pub use document::{Credential, Kubeconfig};
 pub use error::{KubeconfigError, PolicyError};
 pub use evict::{EvictionReport, PodApi, UserPod};
 pub use exec::ExecPlugin;
+#[cfg(feature = "accounting")]
+pub use lock_out::lock_out;
 pub use membership::{Directory, Membership, Memberships};
 pub use minter::{Form, MintRequest, Minted, Minter, mint_scoped_kubeconfig};
 pub use policy::{KubeconfigPolicy, SHORTEST_LIFETIME};

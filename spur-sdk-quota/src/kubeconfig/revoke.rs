@@ -1,12 +1,14 @@
 //! Listing and ending sessions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
 use futures::{StreamExt, stream};
 use spur_sdk::UserName;
 
-use super::{ControlPlaneAccess, KubeconfigError, Memberships, Minter, Session, SessionApi, SessionName};
+use super::{
+    ControlPlaneAccess, KubeconfigError, Membership, Memberships, Minter, Session, SessionApi, SessionName,
+};
 use crate::project::names;
 
 /// How long a session is kept beyond its end: clocks differ.
@@ -70,6 +72,31 @@ impl<A: ControlPlaneAccess, M: Memberships> Minter<A, M> {
         let (removed, failed) = (report.removed.len(), report.failed.len());
         tracing::info!(%user, removed, failed, "sessions revoked");
         Ok(report)
+    }
+
+    /// Ends the sessions of users who are known to be in no account. Where that is not known, they go on.
+    ///
+    /// # Errors
+    /// They cannot be listed. What could not be ended stands in the report.
+    ///
+    /// # Cancellation
+    /// Some may have ended.
+    pub async fn revoke_gone(&self) -> Result<RemovalReport, KubeconfigError> {
+        let api = self.access.sessions().await?;
+        let sessions = self.list(&api, None).await?;
+        let users: BTreeSet<UserName> = sessions.iter().filter_map(|session| session.user.clone()).collect();
+        let mut gone = BTreeSet::new();
+        for user in users {
+            if let Membership::Known { accounts, .. } = self.memberships.membership(&user).await
+                && accounts.is_empty()
+            {
+                gone.insert(user);
+            }
+        }
+        let of_gone = |session: &Session| session.user.as_ref().is_some_and(|user| gone.contains(user));
+        let doomed =
+            sessions.into_iter().filter(of_gone).map(|session| (session, Removal::Revoked)).collect();
+        Ok(self.end(&api, doomed).await)
     }
 
     /// Ends one session; whether there was one.

@@ -47,6 +47,22 @@ impl fmt::Display for Target {
     }
 }
 
+/// SPUR's port of a controller.
+const PORT: u16 = 6817;
+
+/// An address with SPUR's port, 6817, where it names none. IPv6 addresses with a port stand in brackets.
+#[must_use]
+pub fn with_port(address: &str) -> String {
+    let has_port = address.rsplit_once(':').is_some_and(|(host, port)| {
+        (!host.contains(':') || host.ends_with(']')) && port.parse::<u16>().is_ok()
+    });
+    match (has_port, address.contains(':') && !address.ends_with(']')) {
+        (true, _) => address.to_owned(),
+        (false, true) => format!("[{address}]:{PORT}"),
+        (false, false) => format!("{address}:{PORT}"),
+    }
+}
+
 /// How a client asks.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -318,4 +334,22 @@ async fn connect(way: Way) -> std::io::Result<TokioIo<Box<dyn Stream>>> {
         }
     };
     Ok(TokioIo::new(stream))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_gets_the_usual_port() {
+        for (given, used) in [
+            ("head1", "head1:6817"),
+            ("head1:7000", "head1:7000"),
+            ("[::1]", "[::1]:6817"),
+            ("[::1]:7000", "[::1]:7000"),
+            ("::1", "[::1]:6817"),
+        ] {
+            assert_eq!(with_port(given), used);
+        }
+    }
 }

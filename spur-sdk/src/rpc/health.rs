@@ -1,5 +1,7 @@
 //! gRPC's health check.
 
+use std::collections::BTreeSet;
+
 use super::messages::health::health_check_response::ServingStatus;
 use super::messages::health::{CheckRpc, HealthCheckResponse};
 use super::{Code, Refusal, Router, Standing, StandingHandle, paths};
@@ -8,9 +10,10 @@ use super::{Code, Refusal, Router, Standing, StandingHandle, paths};
 #[must_use]
 pub fn health_routes(standing: &StandingHandle) -> Router {
     let standing = standing.clone();
+    let services: BTreeSet<String> =
+        paths().iter().filter_map(|path| Some(path.split_once('/')?.0.to_owned())).collect();
     Router::new().anywhere::<CheckRpc, _, _>(move |_, request| {
-        let prefix = format!("{}/", request.service);
-        let known = request.service.is_empty() || paths().iter().any(|path| path.starts_with(&prefix));
+        let known = request.service.is_empty() || services.contains(&request.service);
         let serves = request.service.is_empty() || standing.get() != Standing::Leaderless;
         async move {
             if !known {

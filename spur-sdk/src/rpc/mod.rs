@@ -15,7 +15,7 @@ mod site;
 mod standing;
 mod tls;
 
-pub use client::{CallError, Client, ClientOptions, Target};
+pub use client::{CallError, Client, ClientOptions, Target, with_port};
 pub use health::health_routes;
 pub use listener::{ListenError, Listener, TlsHandle};
 pub use refusal::{Code, Refusal};

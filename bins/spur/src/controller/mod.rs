@@ -7,15 +7,12 @@ use std::time::SystemTime;
 use anyhow::{Context, anyhow};
 use clap::Args;
 use spur_sdk::identity::Credentials;
-use spur_sdk::rpc::{CallError, Client, ClientOptions, Code, Rpc, Target};
+use spur_sdk::rpc::{CallError, Client, ClientOptions, Code, Rpc, Target, with_port};
 
 use crate::environment;
 
 /// The socket of a controller on this machine.
 pub(crate) const SOCKET: &str = "/run/spur/spurctld.sock";
-
-/// SPUR's port.
-const PORT: u16 = 6817;
 
 /// Which controller is asked, and as whom.
 #[derive(Args, Debug, Clone)]
@@ -70,15 +67,6 @@ impl Controller {
     }
 }
 
-/// `HOST:PORT`; IPv6 addresses stand in brackets.
-fn with_port(address: &str) -> String {
-    let has_port = match address.rsplit_once(':') {
-        Some((host, port)) => (!host.contains(':') || host.ends_with(']')) && port.parse::<u16>().is_ok(),
-        None => false,
-    };
-    if has_port { address.to_owned() } else { format!("{address}:{PORT}") }
-}
-
 /// Asks, and says what is wrong in a way that tells the way out.
 pub(crate) async fn ask<R: Rpc>(client: &Client, request: &R::Request) -> anyhow::Result<R::Response> {
     client.call::<R>(request).await.map_err(|error| told(client, error))
@@ -122,22 +110,4 @@ pub(crate) fn private_folder(path: &Path) -> anyhow::Result<()> {
         spur_sdk::fs::create_folder(folder, 0o700)?;
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_address_gets_the_usual_port() {
-        for (given, used) in [
-            ("head1", "head1:6817"),
-            ("head1:7000", "head1:7000"),
-            ("[::1]", "[::1]:6817"),
-            ("[::1]:7000", "[::1]:7000"),
-            ("::1", "::1:6817"),
-        ] {
-            assert_eq!(with_port(given), used);
-        }
-    }
 }
