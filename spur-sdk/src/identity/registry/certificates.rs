@@ -30,7 +30,7 @@ impl<S: Store, C: Clock> Registry<S, C> {
     /// Issues a certificate for a controller, an admin or a user, and notes that.
     ///
     /// # Errors
-    /// Those of [`Authority::issue`]; [`IdentityError::Denied`] for a node, which enrols.
+    /// Those of [`Authority::issue`](crate::identity::Authority::issue); [`IdentityError::Denied`] for a node, which enrols.
     ///
     /// # Cancellation
     /// It may be noted and lost.
